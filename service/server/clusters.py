@@ -152,6 +152,7 @@ def cluster_executor(settings: Settings, clock: Clock, progress_url: str) -> Clu
             term_grace_s=settings.stop_grace_s,
             checkpoints=settings.checkpoints_dir,
             run_as_users=settings.run_as_users if by_submitter else None,
+            checks_servers=True,
         )
     except OSError as error:
         raise StartError(f"shared_dir ({env_name('shared_dir')}): {shared}: {error.strerror or error}") from error

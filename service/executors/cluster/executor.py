@@ -31,6 +31,7 @@ from service.executors import folder as names
 from service.executors.cluster import folder as shared
 from service.executors.cluster.attempt import ClusterAttempt, Dropped, StopOrder, Surroundings
 from service.executors.cluster.calls import EngineCalls
+from service.executors.cluster.checks import NodeChecks
 from service.executors.cluster.driver import (
     EngineDriver,
     EngineJob,
@@ -41,7 +42,7 @@ from service.executors.cluster.driver import (
 )
 from service.executors.cluster.files import ClusterFiles
 from service.executors.cluster.plan import PlanNode, cluster_plan, on_nodes
-from service.executors.cluster.runtime import install_runtime, node_program
+from service.executors.cluster.runtime import check_program, install_runtime, node_program
 from service.executors.cluster.servers import ServerMirror
 from service.executors.cluster.shared import ATTEMPTS, LaunchRecord, LiveIndex, cluster_id
 from service.executors.cluster.workers import Workers
@@ -68,7 +69,7 @@ _LOOKS_PER_S = 500.0
 _CALLS = 8
 _LOOKS = 4
 _ASKS = 3
-_JOBS, _NODES, _ADOPT, _LEASE, _ORPHAN = "jobs", "nodes", "adopt", "lease", "orphan"
+_JOBS, _NODES, _ADOPT, _LEASE, _ORPHAN, _CHECKS = "jobs", "nodes", "adopt", "lease", "orphan", "checks"
 
 
 class ClusterExecutor:
@@ -77,8 +78,9 @@ class ClusterExecutor:
     ``shared_dir_on_nodes``: its path on the servers (None: the same). ``node_python``: Python 3.11 or newer on the servers.
     ``poll_s``: between two answers of the engine. ``checkpoints``: the folder of all jobs' checkpoints (None: in ``shared_dir``;
     one below it is mapped as well). ``run_as_users``: see :func:`service.runtime.accounts.account_of` (None: all jobs run as one
-    user, that of this service in the engine). The others are as those of :class:`service.executors.local.LocalExecutor`. Methods
-    may be called from several threads. Raises OSError if the shared folder cannot be used.
+    user, that of this service in the engine). ``checks_servers``: see :class:`NodeChecks`. The others are as those of
+    :class:`service.executors.local.LocalExecutor`. Methods may be called from several threads. Raises OSError if the shared
+    folder cannot be used.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class ClusterExecutor:
         run_as_users: Mapping[str, str] | None = None,
         environ: Mapping[str, str] | None = None,
         elapsed_s: Callable[[], float] = time.monotonic,
+        checks_servers: bool = False,
     ) -> None:
         self._driver = driver
         self._clock = clock
@@ -131,7 +134,10 @@ class ClusterExecutor:
         )
         self._lease_file = shared_dir / "lease"
         self._run_as_users = run_as_users
-        self._program = node_program(node_python, on_servers, install_runtime(shared_dir))
+        digest = install_runtime(shared_dir)
+        self._program = node_program(node_python, on_servers, digest)
+        check = partial(check_program, node_python, on_servers, digest)
+        self._checks = NodeChecks(driver, shared_dir, check, elapsed_s) if checks_servers else None
         self._mirror = ServerMirror(driver.name)
         self._servers_known = threading.Event()
         self._files = ClusterFiles(self._attempts, self._checkpoints, self._keys, clock)
@@ -284,6 +290,7 @@ class ClusterExecutor:
         self._looks.start(_ADOPT, self._adopt)
         self._asks.start(_JOBS, self._ask_jobs)
         self._asks.start(_NODES, self._ask_nodes)
+        self._calls.start(_CHECKS, self._check_servers)
 
     def _adopt(self) -> float | None:
         """Track all attempts whose end is not acknowledged, as the shared folder names them."""
@@ -387,10 +394,15 @@ class ClusterExecutor:
             nodes = self._driver.nodes()
         except EngineUnavailable:
             return self._poll_s
+        if self._checks is not None:
+            nodes = self._checks.overlaid(nodes)
         with self._lock:
             self._mirror.update(nodes, self._clock.now_s())
         self._servers_known.set()
         return self._poll_s
+
+    def _check_servers(self) -> float | None:
+        return None if self._idle or self._checks is None else self._checks.step()
 
     def _find_orphans(self, jobs: Sequence[EngineJob], asked_s: float) -> None:
         """Submissions of attempts that are over: a call succeeded after its attempt was given up. They are cancelled."""
@@ -401,6 +413,7 @@ class ClusterExecutor:
                 if job.state is not EngineJobState.ENDED
                 and job.attempt not in self._live
                 and job.attempt not in self._settling
+                and not (self._checks is not None and self._checks.owns(job.attempt))
             }
         self._orphans = {engine_id: self._orphans.get(engine_id, asked_s) for engine_id in unknown}
         for engine_id, since_s in self._orphans.items():

@@ -99,6 +99,11 @@ def read_check(shared_dir: Path, check: Check, server: str) -> list[str] | None:
     return [str(problem) for problem in found] if isinstance(found, list) else None
 
 
+def forget_answer(shared_dir: Path, check: Check, server: str) -> None:
+    """Delete the answer of a server, before it is checked again. Raises OSError."""
+    (shared_dir / CHECKS / check.nonce / f"{server}.json").unlink(missing_ok=True)
+
+
 def end_check(shared_dir: Path, check: Check) -> None:
     """Delete the files of a check."""
     with contextlib.suppress(OSError):

@@ -1,0 +1,152 @@
+"""Checks each server once, through the engine, before its first faults become those of jobs.
+
+A check (:mod:`service.executors.cluster.check`) is a submission for one GPU of one server, of job 0, which does not exist. A
+server with a problem counts as drained, with the problem as the reason, and is checked again every minute.
+"""
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from policies.model.ids import AttemptId
+from service.executors.cluster.driver import (
+    EngineDriver,
+    EngineEnd,
+    EngineJob,
+    EngineJobState,
+    EngineNode,
+    EngineRefused,
+    EngineUnavailable,
+    NodeLaunch,
+    NodeShare,
+    NodeState,
+)
+from service.executors.cluster.runtime import Check, begin_check, end_check, forget_answer, read_check
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+_IDLE_S = 5.0
+_AGAIN_S = 60.0
+_PENDING_S_MAX = 600.0
+"""A server may be busy. Its check is given up after this time, and tried again later."""
+_VISIBLE_S = 5.0
+"""Longest time until a file that was written on a server is seen here."""
+
+
+@dataclass(slots=True)
+class _Submission:
+    attempt: AttemptId
+    id: str
+    since_s: float
+    ended_s: float | None = None
+
+
+class NodeChecks:
+    """``program``: the arguments that start a check. ``elapsed_s``: a monotonic clock. One thread calls :meth:`step`."""
+
+    def __init__(
+        self,
+        driver: EngineDriver,
+        shared_dir: Path,
+        program: Callable[[Check], tuple[str, ...]],
+        elapsed_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._driver = driver
+        self._shared_dir = shared_dir
+        self._program = program
+        self._elapsed_s = elapsed_s
+        self._check: Check | None = None
+        self._up: frozenset[str] = frozenset()
+        self._waiting: dict[str, _Submission] = {}
+        self._due_s: dict[str, float] = {}
+        self._problems: dict[str, str] = {}
+
+    def overlaid(self, nodes: Sequence[EngineNode]) -> list[EngineNode]:
+        """An answer of the engine, in which servers with a problem are drained. Their checks follow. Any thread may call it."""
+        self._up = frozenset(node.server.name for node in nodes if node.state is NodeState.UP)
+        problems = self._problems
+        return [
+            replace(node, state=NodeState.DRAINED, detail=problems[node.server.name])
+            if node.state is NodeState.UP and node.server.name in problems
+            else node
+            for node in nodes
+        ]
+
+    def owns(self, attempt: AttemptId) -> bool:
+        """Whether a submission is a running check of this object. Any thread may ask."""
+        return any(submission.attempt == attempt for submission in list(self._waiting.values()))
+
+    def step(self) -> float:
+        """Submit the checks that are due, and read the answers; returns the seconds until the next step."""
+        try:
+            self._submit()
+            if self._waiting:
+                jobs = {job.attempt: job for job in self._driver.jobs()}
+                for server, submission in list(self._waiting.items()):
+                    self._look(server, submission, jobs.get(submission.attempt))
+        except (EngineUnavailable, OSError) as error:
+            logger.warning("the servers cannot be checked now: %s", error)
+            return _IDLE_S
+        if self._check is not None and not self._waiting and not self._problems:
+            end_check(self._shared_dir, self._check)
+            self._check = None
+        return _LOOK_S if self._waiting else _IDLE_S
+
+    def _submit(self) -> None:
+        now_s = self._elapsed_s()
+        due = [name for name in self._up if name not in self._waiting and self._due_s.get(name, 0.0) <= now_s]
+        for server in sorted(due):
+            if self._check is None:
+                self._check = begin_check(self._shared_dir)
+            forget_answer(self._shared_dir, self._check, server)
+            attempt = AttemptId(f"0.{secrets.randbelow(10**9)}")
+            program = self._program(self._check)
+            self._due_s[server] = now_s + _AGAIN_S
+            # It is known before the engine has it, so that it is not taken for what another service has left.
+            self._waiting[server] = _Submission(attempt, "", now_s)
+            try:
+                launch = NodeLaunch(attempt, (NodeShare(server, 1),), program, self._check.plan)
+                self._waiting[server].id = self._driver.submit(launch)
+            except EngineRefused as refusal:
+                logger.warning("server %s cannot be checked: %s", server, refusal)
+                del self._waiting[server]
+            except EngineUnavailable:
+                del self._waiting[server]
+                raise
+
+    def _look(self, server: str, submission: _Submission, job: EngineJob | None) -> None:
+        assert self._check is not None
+        now_s = self._elapsed_s()
+        answer = read_check(self._shared_dir, self._check, server)
+        over = job is None or job.state is EngineJobState.ENDED
+        if over and submission.ended_s is None:
+            submission.ended_s = now_s
+        if answer is not None:
+            self._note(server, answer)
+        elif submission.ended_s is not None and now_s - submission.ended_s >= _VISIBLE_S:
+            if job is not None and job.end is EngineEnd.COMPLETED:
+                why = f": {job.detail}" if job.detail else ""
+                self._note(server, [f"the check of the server left no answer in the shared folder{why}"])
+            else:
+                del self._waiting[server]
+        elif job is not None and job.state is EngineJobState.PENDING and now_s - submission.since_s >= _PENDING_S_MAX:
+            self._driver.cancel([submission.id])
+            del self._waiting[server]
+
+    def _note(self, server: str, problems: Sequence[str]) -> None:
+        del self._waiting[server]
+        if problems:
+            text = "; ".join(problems)
+            if self._problems.get(server) != text:
+                logger.error("server %s: %s", server, text)
+            self._problems = {**self._problems, server: text}
+            self._due_s[server] = self._elapsed_s() + _AGAIN_S
+            return
+        if server in self._problems:
+            logger.warning("server %s has passed its check", server)
+            self._problems = {name: text for name, text in self._problems.items() if name != server}
+        self._due_s[server] = float("inf")

@@ -1,0 +1,170 @@
+"""The check of the servers through an engine: real check programs on this machine."""
+
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from service.engine.events import ReportKind
+from service.executors.cluster import checks as module
+from service.executors.cluster.checks import NodeChecks
+from service.executors.cluster.driver import NodeState
+from service.executors.cluster.runtime import CHECKS, check_program, install_runtime
+from tests.cluster_engine import NODES, ProcessEngine
+from tests.cluster_house import process_house
+from tests.faulty_driver import Fault, Faults, FaultyDriver
+from tests.local_executor import launch, python, wait_for
+
+
+@pytest.fixture
+def engine() -> Iterator[ProcessEngine]:
+    made = ProcessEngine()
+    yield made
+    made.close()
+
+
+class Checked:
+    """Checks over an engine, with a clock that tests set. The servers see the shared folder under ``mounted``."""
+
+    def __init__(self, folder: Path, engine: ProcessEngine) -> None:
+        self.folder = folder / "shared"
+        self.folder.mkdir()
+        self.mounted = folder / "mounted"
+        self.mounted.symlink_to(self.folder)
+        self.faults = Faults()
+        self.driver = FaultyDriver(engine.driver(), self.faults)
+        self.now_s = 0.0
+        program = partial(check_program, sys.executable, self.mounted, install_runtime(self.folder))
+        self.checks = NodeChecks(self.driver, self.folder, program, lambda: self.now_s)
+        self.look()
+
+    def look(self) -> dict[str, tuple[NodeState, str]]:
+        """The servers as the service sees them."""
+        nodes = self.checks.overlaid(self.driver.nodes())
+        return {node.server.name: (node.state, node.detail) for node in nodes}
+
+    def drained(self) -> dict[str, str]:
+        """The reasons of the drained servers."""
+        return {name: detail for name, (state, detail) in self.look().items() if state is NodeState.DRAINED}
+
+    def finish(self) -> None:
+        """Step until no check runs."""
+
+        def over() -> bool:
+            self.now_s += 1.0
+            self.checks.step()
+            return not self.checks._waiting
+
+        wait_for(over, "the checks")
+
+
+@pytest.fixture
+def checked(tmp_path: Path, engine: ProcessEngine) -> Checked:
+    return Checked(tmp_path, engine)
+
+
+def submitted(engine: ProcessEngine) -> list[str]:
+    """The servers of all checks, in order."""
+    return [job.servers[0] for job in engine.jobs() if job.attempt.startswith("0.")]
+
+
+def test_each_server_once(checked: Checked, engine: ProcessEngine) -> None:
+    checked.checks.step()
+    assert sorted(submitted(engine)) == sorted(NODES)
+    checked.finish()
+    assert checked.drained() == {}
+    assert list((checked.folder / CHECKS).iterdir()) == []
+    checked.now_s += 1000.0
+    checked.finish()
+    assert len(submitted(engine)) == len(NODES)
+
+
+def test_a_folder_that_is_not_mounted_drains_until_it_is(checked: Checked, engine: ProcessEngine) -> None:
+    checked.mounted.unlink()
+    checked.finish()
+    found = checked.drained()
+    assert set(found) == set(NODES)
+    assert found["node1"].startswith(
+        "the check of the server left no answer in the shared folder: a program ended with"
+    )
+    checked.finish()
+    assert len(submitted(engine)) == len(NODES)
+    checked.mounted.symlink_to(checked.folder)
+    checked.now_s += 100.0
+    checked.finish()
+    assert checked.drained() == {}
+    assert list((checked.folder / CHECKS).iterdir()) == []
+
+
+def test_one_server_with_another_folder(checked: Checked, engine: ProcessEngine) -> None:
+    real = checked.checks._program
+
+    def elsewhere(check: module.Check) -> tuple[str, ...]:
+        arguments = real(check)
+        (Path(arguments[-1]) / "nonce").write_text("another")
+        return arguments
+
+    checked.checks._program = elsewhere
+    engine.nodes = {"node1": NodeState.UP}
+    checked.look()
+    checked.finish()
+    assert checked.drained()["node1"].endswith("is another folder than that of the service")
+
+
+def test_a_server_that_is_down_is_checked_when_it_is_up(checked: Checked, engine: ProcessEngine) -> None:
+    engine.nodes["node2"] = NodeState.DOWN
+    checked.look()
+    checked.finish()
+    assert "node2" not in submitted(engine)
+    engine.nodes["node2"] = NodeState.UP
+    checked.look()
+    checked.finish()
+    assert submitted(engine).count("node2") == 1
+
+
+@pytest.mark.parametrize("fault", [Fault.TIMES_OUT, Fault.ANSWER_LOST, Fault.REFUSED])
+def test_an_engine_that_does_not_take_a_check(checked: Checked, engine: ProcessEngine, fault: Fault) -> None:
+    checked.faults.next("submit", fault)
+    checked.finish()
+    assert checked.drained() == {}
+    checked.now_s += 100.0
+    checked.finish()
+    assert set(submitted(engine)) == set(NODES)
+    assert checked.drained() == {}
+
+
+def test_a_check_that_the_engine_ends_says_nothing(checked: Checked, engine: ProcessEngine) -> None:
+    engine.nodes = dict.fromkeys(NODES, NodeState.DRAINED)  # the checks wait in the engine
+    checked.checks.step()
+    for job in engine.jobs():
+        engine.cancel([job.id])
+    checked.finish()
+    assert all(state is NodeState.DRAINED and "is drained" in why for state, why in checked.look().values())
+
+
+def test_a_busy_server_is_not_waited_for_for_ever(checked: Checked, engine: ProcessEngine) -> None:
+    engine.nodes = dict.fromkeys(NODES, NodeState.DRAINED)
+    checked.checks.step()
+    assert len(engine.jobs()) == len(NODES)
+    assert all(checked.checks.owns(job.attempt) for job in engine.jobs())
+    checked.now_s += 1000.0
+    checked.finish()
+    assert all(job.end is not None and job.end.value == "cancelled" for job in engine.jobs())
+
+
+def test_the_executor_reports_a_server_with_a_problem(tmp_path: Path, engine: ProcessEngine) -> None:
+    folder, mounted = tmp_path / "shared", tmp_path / "mounted"
+    house = process_house(folder, engine, checks_servers=True, shared_dir_on_nodes=mounted)
+    try:
+        report = house.wait_report(ReportKind.SERVER_DRAINED, attempt=None)
+        assert report.detail.startswith("the check of the server left no answer")
+        mounted.symlink_to(folder)
+        # A restarted service checks all servers again, and runs jobs as ever.
+        house.restart()
+        house.executor.send([launch(python("print('ran')"))])
+        assert house.wait_end().exit_code == 0
+        wait_for(lambda: not list((folder / CHECKS).glob("*/node1.json")), "the checks to end")
+    finally:
+        house.close()
