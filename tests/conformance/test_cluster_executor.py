@@ -25,6 +25,7 @@ from tests.conformance.live_executor_suite import (
     LiveExecutorContract,
     ProgressInputContract,
 )
+from tests.faulty_driver import Fault
 from tests.local_executor import DEADLINE_S, launch, wait_for
 
 
@@ -161,6 +162,18 @@ class TestFaultsThatNoRealEngineCanBeGiven:
             assert house.run(house.command_of_runs(), job=job).exit_code == 0
         assert house.executor.observed()[AttemptId("1.1")] is AttemptStatus.RUNNING
         gate.set()
+
+    def test_the_lease_is_renewed_whatever_hangs(self, house: ClusterHouse) -> None:
+        house.faults.next("jobs", Fault.HANGS)
+        house.faults.next("nodes", Fault.HANGS)
+        house.faults.next("submit", *[Fault.HANGS] * 10)
+        house.executor.send([launch(house.command_of_runs(), job=job) for job in range(1, 11)])
+        wait_for(lambda: house.faults.hanging == 10, "eight submits and both polls to hang")
+        lease = house.folder / "lease"
+        before = lease.stat().st_mtime_ns
+        house.executor.renew_leases()
+        wait_for(lambda: lease.stat().st_mtime_ns > before, "the lease to be renewed")
+        house.faults.release()
 
     def test_changes_of_servers_are_reported_until_acknowledged(
         self, house: ClusterHouse, engine: ProcessEngine

@@ -158,6 +158,7 @@ class ClusterExecutor:
         self._asks = Workers("engine-poll", _ASKS)
         self._looks = Workers("attempt-folder", _LOOKS)
         self._calls = Workers("engine-call", _CALLS)
+        self._leases = Workers("lease", 1)
         self._around = self._surroundings()
         self._engine_calls = EngineCalls(driver, self._node_launch, self._looks.wake, elapsed_s)
         self.use_cluster(cluster)
@@ -238,7 +239,7 @@ class ClusterExecutor:
 
     def renew_leases(self) -> None:
         """Extend the lease that all node programs check, without waiting for the folder."""
-        self._asks.start(_LEASE, self._write_lease)
+        self._leases.start(_LEASE, self._write_lease)
 
     def jobs_with_files(self) -> set[JobId]:
         """Jobs that still have logs. O(all attempts ever made)."""
@@ -263,7 +264,7 @@ class ClusterExecutor:
 
     def close(self) -> None:
         """Release everything. Attempts run on, and the next executor on the folder finds them."""
-        for workers in (self._asks, self._looks, self._calls):
+        for workers in (self._asks, self._looks, self._calls, self._leases):
             workers.close()
         self._driver.close()
 
