@@ -206,7 +206,7 @@ class _Fleet:
             self._allowed[sought] = frozenset(
                 position
                 for position, node in enumerate(self.nodes)
-                if (job.allowed is None or node.name in job.allowed) and job.gpu_type in (None, node.gpu_type)
+                if (job.allowed is None or node.name in job.allowed) and _same_type(job.gpu_type, node.gpu_type)
             )
         return self._allowed[sought]
 
@@ -233,6 +233,11 @@ class _Fleet:
             shares.append((ServerShare(ServerIndex(server), gpus), tuple(taken)))
         self.held[job.key] = tuple(shares)
         return True
+
+
+def _same_type(asked: str | None, has: str) -> bool:
+    """Whether a node has what a job asks for. Slurm does not tell capital letters of types apart."""
+    return asked is None or asked.casefold() == has.casefold()
 
 
 def _representable(job: MirrorJob, fleet: _Fleet, left_out: "Counter[str]") -> bool:

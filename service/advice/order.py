@@ -176,7 +176,8 @@ class _Timeline:
         for job_id in view.holding():
             job = view.jobs[job_id]
             assert job.placement is not None
-            end_s = now_s + max(OVER_LIMIT_S, _length_s(job) - job.done(Unit.SERVICE_S, now_s))
+            left_s = _length_s(job) - job.done(Unit.SERVICE_S, now_s)
+            end_s = now_s + (left_s if left_s > 0.0 else OVER_LIMIT_S)
             given = ends.setdefault(end_s, np.zeros_like(free))
             for share in job.placement.shares:
                 if view.usable_gpus(share.server):

@@ -1,17 +1,12 @@
 """Jobs of the past, and the queue as it stood at an instant of the past."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from policies.model.estimate import EndedJob
 from policies.model.ids import JobId
-from service.advice.accounting import whole_jobs
 from service.advice.mirror import MirrorJob, MirrorNode, Seen
-from service.domain.source_rows import SkipRow
-from service.sim.workloads.importers.rows import csv_rows
-from service.slurm.accounting import GPU_FIELDS, REQUIRED, RUN_FIELDS, AccountedJob, parse_row
+from service.slurm.accounting import AccountedJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,22 +92,6 @@ def past_of(job: AccountedJob) -> PastJob:
     on = {node: share + (place < more) for place, node in enumerate(job.nodes)} if ran else {}
     started_at_s = job.start_s if ran else None
     return PastJob(asked, started_at_s, job.end_s, {node: gpus for node, gpus in on.items() if gpus}, job.state)
-
-
-def read_file(path: Path) -> list[PastJob]:
-    """The ended jobs with GPUs of a file with the output of sacct (also gzip), in order of submission.
-
-    Raises :class:`service.sim.workloads.files.WorkloadError` for a file that is not one.
-    """
-    found = []
-    for _, cells in csv_rows(path, REQUIRED, one_of=(GPU_FIELDS, RUN_FIELDS), delimiter="|", quoting=csv.QUOTE_NONE):
-        try:
-            job = parse_row(cells)
-        except SkipRow:
-            continue
-        if job.has_ended and job.gpus:
-            found.append(job)
-    return [past_of(job) for job in whole_jobs(found)]
 
 
 def unfinished(job: MirrorJob) -> PastJob:

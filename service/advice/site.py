@@ -23,7 +23,7 @@ GROWTH: Final = 1.5
 GROWTH_LEAST: Final = 20
 """Or when so many times the jobs of the last calibration have ended, and a few more: the first days of a new cluster."""
 
-REPLAYED_MAX: Final = 4_000
+REPLAYED_MAX: Final = 2_000
 """Newest jobs of the past that are predicted one by one for a calibration; the predictor learns the others at once."""
 
 REHEARSAL_S: Final = 120.0

@@ -4,10 +4,11 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
@@ -22,6 +23,7 @@ from service.config.environment import default_data_dir
 if TYPE_CHECKING:
     from service.advice.advice import Advice
     from service.advice.nice import NiceOrder
+    from service.advice.page import AdvicePage
     from service.advice.past import PastJob
     from service.advice.site import Site
     from service.slurm.cluster import Slurm
@@ -55,6 +57,16 @@ def advise_command(
             help="Folder for what is kept between two runs. Default: the folder 'advice' in the usual data folder.",
         ),
     ] = None,
+    listen: Annotated[
+        int | None,
+        typer.Option(
+            "--listen",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Needs --every. Also serve the newest advice on this port of 127.0.0.1, as a page and as /advice.json.",
+        ),
+    ] = None,
     set_: Annotated[
         str | None,
         typer.Option(
@@ -80,20 +92,52 @@ def advise_command(
         fail(f"--set {set_!r}: the only thing that can be set is nice")
     if set_ is not None and every is None:
         fail("--set needs --every: the order is kept up to date, and undone when the command ends")
+    if listen is not None and every is None:
+        fail("--listen needs --every: a page shows the newest advice")
     if undo and (set_ is not None or every is not None):
         fail("--undo cannot be combined with --set or --every")
     folder = state or default_data_dir() / "advice"
     client = _slurm(folder)
     if undo:
         _undo(client, folder)
-    elif set_ is None:
-        _note_left(folder)
-        _show(_site(client, folder, history), every, None, how)
-    else:
-        _set(client, folder, _site(client, folder, history), every, how)
+        return
+    site = _site(client, folder, history)
+    with _page(listen) as page:
+        if set_ is None:
+            _note_left(folder)
+            _show(_Loop(site, every, how, page))
+        else:
+            _set(client, folder, _Loop(site, every, how, page))
 
 
-def _set(slurm: "Slurm", folder: Path, site: "Site", every: float | None, how: Style) -> None:
+class _Loop(NamedTuple):
+    """What is repeated, how often, and where it is shown."""
+
+    site: "Site"
+    every: float | None
+    how: Style
+    page: "AdvicePage | None"
+
+
+@contextmanager
+def _page(port: int | None) -> "Iterator[AdvicePage | None]":
+    if port is None:
+        yield None
+        return
+    from service.advice.page import HOST, AdvicePage
+
+    try:
+        page = AdvicePage(port)
+    except OSError as error:
+        fail(f"--listen {port}: cannot listen on {HOST}:{port}: {error.strerror or error}")
+    typer.echo(f"advice on {page.url}", err=True)
+    try:
+        yield page
+    finally:
+        page.close()
+
+
+def _set(slurm: "Slurm", folder: Path, loop: _Loop) -> None:
     """Advise with the order set, and undo it at the end: after Ctrl-C, SIGTERM or SIGHUP."""
     from service.advice.nice import NiceError, NiceOrder, locked, rights
     from service.slurm.commands import SlurmError
@@ -108,7 +152,7 @@ def _set(slurm: "Slurm", folder: Path, site: "Site", every: float | None, how: S
                     f"took over {count_of(nice.kept)} with a nice value that an interrupted run has set", err=True
                 )
             try:
-                _show(site, every, nice, how)
+                _show(loop, nice)
             finally:
                 _restore(nice)
     except (NiceError, SlurmError) as error:
@@ -183,17 +227,13 @@ def _site(slurm: "Slurm", folder: Path, history: Path | None) -> "Site":
 
 def _past(slurm: "Slurm", folder: Path, history: Path | None) -> "Callable[[float], Sequence[PastJob]]":
     """Reads the jobs of the past: from a file, or from what sacct has had until now."""
-    from service.advice.accounting import AccountingError, AccountingStore
-    from service.advice.past import past_of, read_file
-    from service.sim.workloads.files import WorkloadError
+    from service.advice.accounting import AccountingError, AccountingStore, read_file
+    from service.advice.past import past_of
 
-    if history is not None:
-        try:
-            jobs = read_file(history)
-        except WorkloadError as error:
-            fail(f"--history: {error}")
-        return lambda now_s: jobs
     try:
+        if history is not None:
+            jobs = [past_of(job) for job in read_file(history)[0]]
+            return lambda now_s: jobs
         store = AccountingStore(folder / "accounting.sqlite")
     except AccountingError as error:
         fail(str(error), EXIT_FAILED)
@@ -212,42 +252,53 @@ def _past(slurm: "Slurm", folder: Path, history: Path | None) -> "Callable[[floa
     return read
 
 
-def _show(site: "Site", every: float | None, nice: "NiceOrder | None", how: Style) -> None:
+def _show(loop: _Loop, nice: "NiceOrder | None" = None) -> None:
     """Advise once, or until Ctrl-C; with ``nice`` the order is set each time."""
-    from service.advice.document import document
     from service.advice.site import NoGpus
     from service.slurm.commands import SlurmError
-
-    def ask() -> Answer[Document]:
-        now_s = time.time()
-        seen = site.look(now_s)
-        site.learn(seen, now_s)
-        advice = site.advise(seen)
-        set_note = _apply(nice, advice) if nice is not None else ""
-        made = document(advice, site)
-        return Answer(made["jobs"], made, lead=_lead(made), tail=_tail(made) + set_note)
 
     try:
         while True:
             try:
-                answer = ask()
+                answer = _ask(loop.site, nice)
             except (SlurmError, NoGpus) as error:
-                if every is None:
+                if loop.every is None:
                     fail(str(error), EXIT_FAILED)
                 typer.echo(f"error: {error}", err=True)
             else:
-                _print(answer, every is not None, how)
-            if every is None:
+                _print(answer, loop)
+            if loop.every is None:
                 return
-            pause(every)
+            pause(loop.every)
     except KeyboardInterrupt:
         return
 
 
-def _print(answer: Answer[Document], again: bool, how: Style) -> None:
-    if again and sys.stdout.isatty() and not how.as_json and not how.quiet:
+def _ask(site: "Site", nice: "NiceOrder | None") -> Answer[Document]:
+    from service.advice.document import document
+
+    now_s = time.time()
+    seen = site.look(now_s)
+    site.learn(seen, now_s)
+    advice = site.advise(seen)
+    note = _apply(nice, advice) if nice is not None else ""
+    made = document(advice, site)
+    return Answer(made["jobs"], made, lead=_lead(made), tail=_tail(made) + note)
+
+
+def _print(answer: Answer[Document], loop: _Loop) -> None:
+    table, how = _table(answer.document["made_at"]), loop.how
+    if loop.page is not None:
+        loop.page.publish(
+            answer.document,
+            lead=answer.lead,
+            columns=[column.header for column in table.columns],
+            rows=[[column.text(job) for column in table.columns] for job in answer.rows],
+            tail=answer.tail,
+        )
+    if loop.every is not None and sys.stdout.isatty() and not how.as_json and not how.quiet:
         typer.echo(CLEAR_SCREEN, nl=False)
-    show(_table(answer.document["made_at"]), lambda: answer, how)
+    show(table, lambda: answer, how)
     sys.stdout.flush()
 
 

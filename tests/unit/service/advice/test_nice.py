@@ -40,7 +40,7 @@ class FakeSlurm(Slurm):
         self.refuses: set[int] = set()
         self.dies_after: int | None = None
 
-    def jobs(self) -> list[SlurmJob]:
+    def jobs(self, comment: str = "") -> list[SlurmJob]:
         return list(self.queue.values())
 
     def update_job(self, job: int | str, changes: Mapping[str, str]) -> None:

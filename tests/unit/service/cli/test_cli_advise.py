@@ -105,6 +105,7 @@ def test_the_document(slurm: Programs) -> None:
         ((), "--slurm"),
         (("--slurm", "--set", "priority"), "the only thing that can be set is nice"),
         (("--slurm", "--set", "nice"), "--set needs --every"),
+        (("--slurm", "--listen", "8092"), "--listen needs --every"),
         (("--slurm", "--undo", "--every", "60"), "--undo cannot be combined"),
         (("--slurm", "--every", "1"), "at least 5 s"),
     ],
