@@ -43,7 +43,7 @@ class JobAdvice:
 
     ``start`` and ``finish`` are what Slurm is expected to do, with calibrated intervals; ``start`` is None for a job that holds
     GPUs. ``place`` and ``asrpt_place`` count from 1 among the waiting jobs. ``asrpt_start`` and ``asrpt_finish`` are what A-SRPT
-    would do, as simulated. ``reason`` says why a time is missing.
+    would do, as simulated. ``reason`` says why a time is missing. ``raw_start`` and ``raw_finish``: before the calibration.
     """
 
     job: MirrorJob
@@ -57,6 +57,8 @@ class JobAdvice:
     asrpt_start: Spread | None
     asrpt_finish: Spread | None
     reason: str | None
+    raw_start: Spread | None = None
+    raw_finish: Spread | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +179,8 @@ def _job(
         asrpt_start=asrpt.start if asrpt is not None else None,
         asrpt_finish=asrpt.finish if asrpt is not None else None,
         reason=slurm.reason if slurm is not None else None,
+        raw_start=slurm.start if slurm is not None else None,
+        raw_finish=slurm.finish if slurm is not None else None,
     )
 
 

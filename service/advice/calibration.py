@@ -27,8 +27,9 @@ SCORES_MAX = 2_000
 PSEUDO_SCORES = 10
 
 WIDTH_LEAST_S = 1.0
-WIDTH_LEAST_SHARE = 0.02
-"""A side is at least this wide: seconds, plus a share of the time ahead. Slurm itself decides only every few seconds."""
+WIDTH_LEAST_SHARE = 0.15
+"""A width is at least this: seconds, as Slurm itself decides only every few seconds, plus a share of the time ahead. In a long
+queue the errors of single jobs average out, and the forecast is narrow; those that all jobs have in common do not."""
 
 OUTSIDE = 0.1
 """The share of jobs that shall fall outside an interval, on each side."""
@@ -145,11 +146,16 @@ class Calibration:
                     moves[each.kind] = scores.moves()
                 shown[number] = self._moved(moves[each.kind], each.spread, each.at_s)
             elif number in shown:
-                scores.below.observe(missed=each.actual_s < shown[number].p10_s)
-                scores.above.observe(missed=each.actual_s > shown[number].p90_s)
-                scores.found.append(score(each.spread, each.at_s, each.actual_s))
+                self.observe(each, shown[number])
                 moves.pop(each.kind, None)
         return [shown[number] for number in range(len(checked))]
+
+    def observe(self, checked: Checked, shown: Spread) -> None:
+        """A forecast has come true that was shown with this spread."""
+        scores = self.scores[checked.kind]
+        scores.below.observe(missed=checked.actual_s < shown.p10_s)
+        scores.above.observe(missed=checked.actual_s > shown.p90_s)
+        scores.found.append(score(checked.spread, checked.at_s, checked.actual_s))
 
     def count(self, kind: Kind) -> int:
         """Past forecasts of this kind that came true."""

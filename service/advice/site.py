@@ -2,26 +2,33 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from service.advice.advice import Advice, advise
-from service.advice.calibration import Calibration
+from service.advice.calibration import Calibration, Checked, Kind, end_kind, start_kind
 from service.advice.learner import Learner
 from service.advice.live import ended_jobs, seen
 from service.advice.mirror import Mirrored, Seen, mirror
 from service.advice.past import PastJob, name_of, unfinished
 from service.advice.rehearsal import rehearse
-from service.forecast.forecast import ForecastOptions
+from service.forecast.forecast import ForecastOptions, Spread
 from service.slurm.cluster import Slurm
+from service.slurm.jobs import SlurmJob
 
 CALIBRATION_AGE_S: Final = 86_400.0
 """A calibration is made anew after a day."""
 
 GROWTH: Final = 1.5
 GROWTH_LEAST: Final = 20
-"""Or when so many times the jobs of the last calibration have ended, and a few more: the first days of a new cluster."""
+SCORES_ENOUGH: Final = 100
+"""Or when so many times the jobs of the last calibration have ended, and a few more, as long as fewer forecasts of waiting jobs
+than enough were checked: the first days of a new cluster."""
+
+OPEN_MAX: Final = 20_000
+"""Newest forecasts whose outcome is awaited."""
 
 REPLAYED_MAX: Final = 2_000
 """Newest jobs of the past that are predicted one by one for a calibration; the predictor learns the others at once."""
@@ -31,6 +38,17 @@ REHEARSAL_S: Final = 120.0
 
 FORECAST_S: Final = 60.0
 """Longest time for the forecast of a queue, all policies together."""
+
+
+class _Open(NamedTuple):
+    """A forecast that has not come true yet."""
+
+    name: str
+    of_start: bool
+    kind: Kind
+    at_s: float
+    raw: Spread
+    shown: Spread
 
 
 class NoGpus(Exception):
@@ -58,6 +76,7 @@ class Site:
         self._watched: dict[str, PastJob] = {}
         self._known: set[str] = set()
         self._ready = False
+        self._open: deque[_Open] = deque(maxlen=OPEN_MAX)
         self.learner = Learner()
         self.calibration = Calibration()
 
@@ -70,6 +89,7 @@ class Site:
                 f"none of the {len(nodes)} nodes of this Slurm has GPUs as a generic resource (Gres=gpu:...);"
                 " advice is about jobs with GPUs"
             )
+        self._check(found, jobs)
         self._watched |= {name_of(past.asked): past for past in ended_jobs(jobs)}
         return found
 
@@ -97,17 +117,37 @@ class Site:
         """Advice on the queue."""
         mirrored = self.mirrored(found)
         deadline_s = time.monotonic() + FORECAST_S
-        return advise(
+        made = advise(
             mirrored,
             self.learner.of_queue(mirrored),
             self.calibration,
             self._options,
             lambda: time.monotonic() < deadline_s,
         )
+        self._open.extend(_shown(made))
+        return made
 
     def mirrored(self, found: Seen) -> Mirrored:
         """The queue as the engine's world."""
         return mirror(found, self._options.jobs_max)
+
+    def _check(self, found: Seen, jobs: Sequence[SlurmJob]) -> None:
+        """Learn from the forecasts of earlier calls that have come true since."""
+        starts = {name_of(job): job.started_at_s for job in found.jobs if job.started_at_s is not None}
+        ended = {name_of(past.asked): past for past in ended_jobs(jobs)}
+        waiting = {name_of(job) for job in found.jobs if job.started_at_s is None}
+        still: list[_Open] = []
+        for each in self._open:
+            past = ended.get(each.name)
+            actual_s = past.ended_at_s if past is not None and past.started_at_s is not None else None
+            if each.of_start:
+                actual_s = past.started_at_s if past is not None else starts.get(each.name)
+            if actual_s is not None:
+                checked = Checked(each.kind, each.at_s, each.name, each.raw, actual_s)
+                self.calibration.observe(checked, each.shown)
+            elif each.name in waiting or (not each.of_start and each.name in starts):
+                still.append(each)
+        self._open = deque(still, OPEN_MAX)
 
     def _calibrate(self, past: Sequence[PastJob], found: Seen, now_s: float) -> None:
         old, new = past[:-REPLAYED_MAX], past[-REPLAYED_MAX:]
@@ -121,8 +161,9 @@ class Site:
 
     @staticmethod
     def _holds(made: Calibration, jobs: int, now_s: float) -> bool:
-        """Whether a calibration is young, and the past has not grown much since."""
-        return 0.0 <= now_s - made.made_at_s < CALIBRATION_AGE_S and jobs < GROWTH * made.jobs + GROWTH_LEAST
+        """Whether a calibration is young, and rests on enough or the past has not grown much since."""
+        enough = made.count(Kind.START_LATER) >= SCORES_ENOUGH or jobs < GROWTH * made.jobs + GROWTH_LEAST
+        return 0.0 <= now_s - made.made_at_s < CALIBRATION_AGE_S and enough
 
     def _stored(self) -> Calibration | None:
         """The calibration of an earlier run, if there is a readable one."""
@@ -135,3 +176,14 @@ class Site:
         draft = self._file.with_suffix(".draft")
         draft.write_text(json.dumps(self.calibration.to_dict()), encoding="utf-8")
         draft.replace(self._file)
+
+
+def _shown(made: Advice) -> Iterator[_Open]:
+    """The forecasts of an advice."""
+    for each in made.jobs:
+        name = name_of(each.job)
+        if each.raw_start is not None and each.start is not None:
+            yield _Open(name, True, start_kind(each.raw_start, made.now_s), made.now_s, each.raw_start, each.start)
+        if each.raw_finish is not None and each.finish is not None:
+            kind = end_kind(running=each.job.started_at_s is not None)
+            yield _Open(name, False, kind, made.now_s, each.raw_finish, each.finish)
