@@ -22,7 +22,7 @@ from service.executors.cluster import folder as shared
 from service.executors.cluster.driver import EngineEnd, EngineJob
 from service.executors.cluster.folder import NodeRecord
 from service.executors.cluster.progress import AttemptProgress
-from service.executors.cluster.shared import AttemptFolder, LaunchRecord
+from service.executors.cluster.shared import AttemptFolder, LaunchRecord, refresh
 from service.executors.cluster.submissions import Submissions
 from service.executors.files import is_disk_full
 from service.runtime.accounts import NoAccount
@@ -295,6 +295,8 @@ class ClusterAttempt:
     def _read_nodes(self, record: LaunchRecord) -> list[NodeRecord]:
         """What each node's folder says: while its ranks run, only whether there is an end, because this is done all the time."""
         inbox = self.folder.inbox(record)
+        if self.started is None:
+            refresh(inbox)
         for node in range(len(record.servers)):
             known = self._nodes.get(node)
             if known is None or known.started_at_s is None or (known.end is None and self._has(node, names.EXIT)):
@@ -302,7 +304,9 @@ class ClusterAttempt:
         return [self._nodes[node] for node in range(len(record.servers))]
 
     def _has(self, node: int, name: str) -> bool:
-        return names.has(shared.node_folder(self.folder.inbox(self.record), node), name)
+        folder = shared.node_folder(self.folder.inbox(self.record), node)
+        refresh(folder)
+        return names.has(folder, name)
 
     def _note_start(self, nodes: Sequence[NodeRecord]) -> None:
         times = [node.started_at_s for node in nodes if node.started_at_s is not None]

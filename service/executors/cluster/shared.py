@@ -185,6 +185,15 @@ class LiveIndex:
             return [AttemptId(entry.name) for entry in entries if ATTEMPT_NAME.fullmatch(entry.name)]
 
 
+def refresh(folder: Path) -> None:
+    """See what other machines have made in a folder since the last look.
+
+    An NFS client remembers for a minute that a name did not exist. It asks the server again when the folder is opened.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.close(open_folder(folder))
+
+
 def append_progress(folder: Path, data: bytes) -> bool:
     """Append a line of progress that came over HTTP; False if it cannot be written."""
     try:
