@@ -5,6 +5,7 @@ What opens the database is imported when it is opened: the other commands must n
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -73,6 +74,7 @@ def read_past(
 
     servers = stored_servers(database)
     cluster, down = present_cluster(servers, settings.cluster)
+    cluster = replace(cluster, gangs=settings.gangs)
     jobs = recorded_jobs(database, *when)
     return own_history(jobs, all_servers(servers, cluster), when.since_s, carry=carry), cluster, down
 

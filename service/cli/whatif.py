@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -233,7 +234,7 @@ def _machines(present: Cluster, servers: str | None) -> Cluster:
     if more is not None:
         return with_servers(present, int(more[1]))
     try:
-        return load_cluster(Path(servers))
+        return replace(load_cluster(Path(servers)), gangs=present.gangs)
     except ClusterFileError as error:
         fail(str(error))
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError, model_validator
 
+from policies.model.cluster import Gangs
 from policies.suggestion import did_you_mean
 from service.config.environment import CONFIG_FILE_VARIABLE, ENV_PREFIX, OTHER_VARIABLES
 from service.config.groups.access import Access
@@ -88,6 +89,12 @@ class Settings(
     def scheme(self) -> str:
         """How the service is reached."""
         return "https" if self.tls_cert is not None else "http"
+
+    @property
+    def gangs(self) -> Gangs:
+        """The placements that the configured executor can start, for those who have no executor."""
+        equal = self.executor == "slurm" and not self.slurm_uneven_gangs
+        return Gangs.EQUAL_SHARES if equal else Gangs.ANY
 
     def describe(self) -> list[SettingLine]:
         """Every setting with its value, where that came from, its unit and its meaning. Passwords are hidden."""

@@ -60,7 +60,7 @@ class TestEnvironment:
             assert first[name] == second[name] == value
         assert [(e["NODE_RANK"], e["SOONER_GPUS_ON_SERVER"], e["CUDA_VISIBLE_DEVICES"]) for e in (first, second)] == [
             ("0", "2", "0,1"),
-            ("1", "3", "0,1,2"),
+            ("1", "3", "4,5,6"),  # both servers are this machine: no number names a GPU of two
         ]
         assert "RANK" not in first
         assert "LOCAL_RANK" not in first

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from policies.lifecycle import JobState
-from policies.model.cluster import Cluster, Server
+from policies.model.cluster import Cluster, Gangs, Server
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from service.config.cluster_file import ClusterFileError
@@ -22,6 +22,7 @@ from service.engine.events import ReportKind
 from service.engine.ports import ExecutorUnavailable, FoundServer
 from service.engine.record import ServerRecord
 from service.executors.cluster.driver import EngineDriver
+from service.executors.cluster.slurm import slurm_driver
 from service.executors.fake import FakeExecutor
 from service.executors.gpus import GpuInfo
 from service.executors.local import LocalExecutor
@@ -29,7 +30,7 @@ from service.runtime.steady_clock import SteadyClock
 from service.server import clusters
 from service.server.agent import Agent
 from service.server.api_ports import ServiceFleet
-from service.server.clusters import OwnServers, cluster_executor, described, local_servers
+from service.server.clusters import OwnServers, cluster_executor, described, gangs_of, local_servers
 from service.server.leading import Leading
 from service.server.live_stack import HostExecutor, LeaderContext
 from service.server.startup import StartError
@@ -233,6 +234,13 @@ def test_an_engine_that_runs_all_jobs_as_one_user_refuses_another_setting(
     settings = settings_of(tmp_path, shared_dir=tmp_path, run_as="submitter")
     with pytest.raises(StartError, match=r"run_as=submitter: .* runs all jobs as one user here; set run_as=service"):
         cluster_executor(settings, SteadyClock(), "http://x")
+
+
+@pytest.mark.parametrize(("uneven", "gangs"), [(False, Gangs.EQUAL_SHARES), (True, Gangs.ANY)])
+def test_settings_tell_what_can_be_started_as_the_executor_does(tmp_path: Path, uneven: bool, gangs: Gangs) -> None:
+    settings = settings_of(tmp_path, slurm_uneven_gangs=uneven)
+    assert settings.gangs is gangs_of(slurm_driver(settings, "x").abilities) is gangs
+    assert load_settings({"data_dir": tmp_path}).gangs is Gangs.ANY
 
 
 # The lead
