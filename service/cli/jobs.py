@@ -275,23 +275,26 @@ def logs_command(
         int | None, typer.Option("--attempt", min=1, help="Attempt number. Default: the newest.")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended.")] = False,
+    node: Annotated[
+        int, typer.Option("--node", min=0, help="Server of the attempt, from 0 on, in the order of its placement.")
+    ] = 0,
 ) -> None:
-    """Print the output of a job."""
+    """Print the output of a job. On a Slurm or Ray cluster, each server of an attempt has a log of its own."""
     with connect() as client:
         job_id = select_one(client, job)
         try:
             if follow and attempt is None:
-                _follow(client, job_id)
+                _follow(client, job_id, node)
             else:
-                _copy(client, job_id, attempt, 0)
+                _copy(client, job_id, attempt, 0, node)
         except KeyboardInterrupt:
             return
 
 
-def _copy(client: Client, job_id: int, attempt: int | None, offset: int) -> int:
+def _copy(client: Client, job_id: int, attempt: int | None, offset: int, node: int) -> int:
     """Print what there is from ``offset`` on; where it ended."""
     while True:
-        chunk = client.logs(job_id, attempt, offset)
+        chunk = client.logs(job_id, attempt, offset, node)
         if not chunk.data:
             return offset
         if chunk.cut_bytes:
@@ -301,7 +304,7 @@ def _copy(client: Client, job_id: int, attempt: int | None, offset: int) -> int:
         offset = chunk.next_offset
 
 
-def _follow(client: Client, job_id: int) -> None:
+def _follow(client: Client, job_id: int, node: int) -> None:
     """Every attempt from the newest on, until the job has ended."""
     attempt, offset = 0, 0
     while True:
@@ -310,7 +313,7 @@ def _follow(client: Client, job_id: int) -> None:
         if attempt == 0:
             attempt = job["attempts"]
         if attempt:
-            offset = _copy(client, job_id, attempt, offset)
+            offset = _copy(client, job_id, attempt, offset, node)
             if job["attempts"] > attempt:
                 attempt, offset = attempt + 1, 0
                 continue

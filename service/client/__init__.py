@@ -156,9 +156,14 @@ class Client(Transport):
         """The changes of a job's state, oldest first."""
         return list(self.pages(f"/v1/jobs/{job_id}/events"))
 
-    def logs(self, job_id: int, attempt: int | None = None, offset: int = 0) -> LogChunk:
-        """Bytes of an attempt's log (None: the newest) from ``offset``; an empty chunk is the end for now."""
+    def logs(self, job_id: int, attempt: int | None = None, offset: int = 0, node: int = 0) -> LogChunk:
+        """Bytes of an attempt's log (None: the newest) from ``offset``; an empty chunk is the end for now.
+
+        ``node``: the server of the attempt, in the order of its placement.
+        """
         parameters = {"offset": offset} if attempt is None else {"offset": offset, "attempt": attempt}
+        if node:
+            parameters["node"] = node
         answer = self.request("GET", f"/v1/jobs/{job_id}/logs", parameters=parameters)
         following = int(answer.headers.get(NEXT_OFFSET_HEADER, offset + len(answer.content)))
         return LogChunk(answer.content, following, int(answer.headers.get(CUT_BYTES_HEADER, 0)))

@@ -257,10 +257,15 @@ def open_attempts(connection: Connection, host: str | None = None) -> Mapping[At
     return {AttemptId(row.id): (JobId(row.job_id), AttemptState(row.state)) for row in connection.execute(statement)}
 
 
-def attempt_exists(connection: Connection, job_id: int, number: int) -> bool:
-    """Whether the job has such an attempt."""
-    statement = select(ATTEMPTS.c.id).where(ATTEMPTS.c.job_id == job_id, ATTEMPTS.c.number == number)
-    return connection.execute(statement).first() is not None
+def attempt_servers(connection: Connection, job_id: int, number: int | None) -> int | None:
+    """How many servers an attempt of the job has (None: the newest); None if there is no such attempt."""
+    statement = (
+        select(ATTEMPTS.c.gpu_ids).where(ATTEMPTS.c.job_id == job_id).order_by(ATTEMPTS.c.number.desc()).limit(1)
+    )
+    if number is not None:
+        statement = statement.where(ATTEMPTS.c.number == number)
+    found = connection.execute(statement).first()
+    return len(found.gpu_ids) if found is not None else None
 
 
 def events(connection: Connection, job_id: int, after_id: int, limit: int) -> Sequence[Row[Any]]:

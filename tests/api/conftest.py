@@ -90,6 +90,7 @@ class World:
     free: dict[str, int] = field(default_factory=dict)
     explanations: dict[JobId, Explanation] = field(default_factory=dict)
     logs: dict[tuple[int, int | None], bytes] = field(default_factory=dict)
+    node_logs: dict[int, bytes] = field(default_factory=dict)
     attempt_tokens: dict[str, str] = field(default_factory=dict)
     progress: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     trainings: int = 0
@@ -272,7 +273,7 @@ class WorldAttempts:
         self.world = world
 
     def read_logs(self, job: JobId, attempt: int | None, offset: int, limit_bytes: int, node: int = 0) -> LogChunk:
-        data = self.world.logs[job, attempt]
+        data = self.world.node_logs[node] if node else self.world.logs[job, attempt]
         start = max(0, len(data) + offset) if offset < 0 else min(offset, len(data))
         part = data[start : start + limit_bytes]
         return LogChunk(part, start, start + len(part), 0, len(data))

@@ -236,8 +236,20 @@ def test_logs_come_in_parts(client: Client, world: World) -> None:
     assert rest.headers["sooner-log-bytes"] == "17"
     assert client.get(f"/v1/jobs/{job_id}/logs", params={"offset": -4}).content == b"two\n"
     assert_problem(client.get(f"/v1/jobs/{job_id}/logs", params={"attempt": 2}), "not-found")
-    for query in ({"limit": 0}, {"limit": 2**21}, {"offset": "x"}, {"attempt": 0}):
+    for query in ({"limit": 0}, {"limit": 2**21}, {"offset": "x"}, {"attempt": 0}, {"node": -1}):
         assert_problem(client.get(f"/v1/jobs/{job_id}/logs", params=query), "invalid-parameter")
+
+
+def test_each_server_may_have_a_log_of_its_own(client: Client, world: World) -> None:
+    job_id = started(client, world)
+    world.logs[job_id, None] = b"first\n"
+    world.node_logs[1] = b"second\n"
+    read = [client.get(f"/v1/jobs/{job_id}/logs", params={"node": node}) for node in (0, 1, 2)]
+    assert [answer.content for answer in read[:2]] == [b"first\n", b"second\n"]
+    assert_problem(read[2], "not-found")
+    assert read[2].json()["detail"] == f"The attempt of job {job_id} has 2 servers, from 0 on: none is 2."
+    world.node_logs.clear()
+    assert client.get(f"/v1/jobs/{job_id}/logs", params={"node": 1}).content == b""
 
 
 def test_progress_is_read_back_in_order(client: Client, world: World) -> None:

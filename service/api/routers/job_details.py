@@ -133,17 +133,28 @@ def logs(
     attempt: Annotated[Id | None, Query(description="Default: the newest.")] = None,
     offset: Annotated[int, Query(ge=-(2**53), le=2**53, description="First byte; negative: counted from the end.")] = 0,
     limit: Annotated[int, Query(ge=1, le=LOG_PART_BYTES_MAX, description="Most bytes to return.")] = LOG_PART_BYTES_MAX,
+    node: Annotated[
+        int, Query(ge=0, lt=2**31, description="Server of the attempt, in the order of its placement.")
+    ] = 0,
 ) -> Response:
-    """A part of the output of one attempt. Empty before the launch and after the log was deleted."""
+    """A part of the output of one attempt. Empty before the launch and after the log was deleted.
+
+    On a Slurm or Ray cluster each server has a log of its own; else the first has all of it.
+    """
     with dependencies.reading() as connection:
         require_job(connection, job_id)
-        if attempt is not None and not reads.attempt_exists(connection, job_id, attempt):
+        servers = reads.attempt_servers(connection, job_id, attempt)
+        if attempt is not None and servers is None:
             raise Problem(ProblemType.NOT_FOUND, f"Job {job_id} has no attempt {attempt}.")
+        if servers is not None and node >= servers:
+            raise Problem(
+                ProblemType.NOT_FOUND, f"The attempt of job {job_id} has {servers} servers, from 0 on: none is {node}."
+            )
     elsewhere = None if is_from_peer(request.scope) else dependencies.fleet.log_holder(JobId(job_id), attempt)
     if elsewhere is not None:
         raise HeldElsewhere(elsewhere)
     try:
-        part = dependencies.attempts.read_logs(JobId(job_id), attempt, offset, limit)
+        part = dependencies.attempts.read_logs(JobId(job_id), attempt, offset, limit, node)
     except KeyError:
         return _log(b"", max(offset, 0), 0, 0)
     return _log(part.data, part.next_offset, part.cut_bytes, part.size_bytes)

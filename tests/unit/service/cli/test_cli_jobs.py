@@ -225,6 +225,12 @@ def test_logs_are_printed_byte_by_byte(cli: CliWorld) -> None:
     assert result.stdout_bytes == "Müsli\n".encode() + b"\xff\n"
 
 
+def test_logs_of_another_server(cli: CliWorld) -> None:
+    cli.submit()
+    cli.world.node_logs[1] = b"second\n"
+    assert cli.run("job", "logs", "last", "--node", "1").stdout == "second\n"
+
+
 def test_following_goes_from_attempt_to_attempt_until_the_job_ends(
     cli: CliWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,8 +250,8 @@ def test_following_goes_from_attempt_to_attempt_until_the_job_ends(
         texts[2] += b"!"
         set_job(cli, job_id, state="succeeded", finished_at_s=5.0)
 
-    def logs(client: Client, job: int, attempt: int | None, offset: int) -> LogChunk:
-        assert attempt is not None
+    def logs(client: Client, job: int, attempt: int | None, offset: int, node: int) -> LogChunk:
+        assert (attempt is not None, node) == (True, 0)
         return LogChunk(texts[attempt][offset:], len(texts[attempt]), 0)
 
     steps = iter([first, second, end])
