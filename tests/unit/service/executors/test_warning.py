@@ -85,15 +85,16 @@ class TestWhoIsWarned:
         assert house.output() == "deep ready\ndeep warned\n"
 
     def test_data_loaders_that_inherited_the_handler_are_not_warned(self, house: House) -> None:
+        """Neither at once nor as long as their parent goes on."""
         code = (
             "def train():\n"
-            "    handle('worker')\n"
+            "    handle('someone', leave=False)\n"
             "    for _ in range(2): child(lambda: (say('loader ready'), live()))\n"
             "    say('worker ready'); live()\n"
             "child(train); os.wait(); sys.exit(1)"
         )
         self.start(house, code, 3)
-        self.stop(house)
+        self.stop(house, grace_s=2.0)
         assert self.recorded(house) == "delivered"
         assert house.output().count("warned") == 1
 
