@@ -39,8 +39,8 @@ def slurm_cluster(emulated_slurm: SlurmCluster) -> Iterator[SlurmCluster]:
 
 
 @pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[RayCluster]:
-    """A head and two nodes of Ray for all tests of the session. A test that kills one starts it again."""
+def emulated_ray() -> Iterator[RayCluster]:
+    """One cluster for all tests of the session. Use ``ray_cluster``, which begins with a complete one."""
     lacking = "" if importlib.util.find_spec("ray") is not None else "the package ray is not installed"
     lacking = lacking or ("" if alone_on_network() else "the tests with engines run by make test-engines")
     if lacking and not os.environ.get(REQUIRED):
@@ -48,3 +48,10 @@ def ray_cluster() -> Iterator[RayCluster]:
     assert not lacking, lacking
     with RayCluster() as cluster:
         yield cluster.start()
+
+
+@pytest.fixture
+def ray_cluster(emulated_ray: RayCluster) -> Iterator[RayCluster]:
+    """A head and two nodes of Ray with four GPUs each; those that a test has killed are started again."""
+    yield emulated_ray
+    emulated_ray.heal()

@@ -12,6 +12,10 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from service.executors.cluster.driver import EngineJobState, EngineUnavailable
+from service.executors.cluster.ray import RayDriver
+from service.runtime.processes import descendants
+
 NODES = ("node1", "node2")
 GPUS = 4
 _ADDRESSES = ("10.77.0.1", "10.77.0.2", "10.77.0.3")
@@ -76,6 +80,28 @@ class RayCluster:
     def kill_head(self) -> None:
         """Kill all processes of the head. The nodes are left to themselves."""
         self._kill([_HEAD], lambda words: True)
+
+    def lose_node(self, node: str) -> None:
+        """Kill all processes of a node at once, those of its programs as well, as when a server loses its power."""
+        deadline = time.monotonic() + _END_S
+        while found := {pid for pid, _ in self._processes([node])}:
+            assert time.monotonic() < deadline, f"processes of {node} survive SIGKILL: {found}"
+            for pid in found.union(*({info.id.pid for info in descendants(pid)} for pid in found)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Kill the head and all nodes, and start them again, as an operator does. Ray has forgotten everything then."""
+        self._kill([_HEAD, *NODES], lambda words: True)
+        self.start()
+
+    def heal(self) -> None:
+        """Start whatever does not run."""
+        if not self.raylets(_HEAD):
+            self.restart()
+        if missing := [node for node in NODES if not self.raylets(node)]:
+            self.end_nodes(missing)
+            self.start_nodes(missing)
 
     def end_nodes(self, nodes: Sequence[str]) -> None:
         """End all that is left of nodes."""
@@ -154,3 +180,38 @@ class RayCluster:
 
 def _is_raylet(words: Sequence[str]) -> bool:
     return Path(words[0]).name == "raylet"
+
+
+class LentDriver(RayDriver):
+    """One client process for all drivers of a test, as each needs 1.5 s to start. ``end`` ends it."""
+
+    def close(self) -> None:
+        """It is used further."""
+
+    def end(self) -> None:
+        """End the client process."""
+        super().close()
+
+
+class RayBench:
+    """The cluster as one executor sees it. Each has an id of its own, so no test sees the submissions of another one."""
+
+    servers = NODES
+
+    def __init__(self, cluster: RayCluster, folder: Path, kill_wait_s: float = 2.0) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.id = secrets.token_hex(8)
+        self._kill_wait_s = kill_wait_s
+        self.driver = LentDriver(cluster.address, self.id, cluster.token_file, kill_wait_s=kill_wait_s)
+
+    def another_driver(self) -> RayDriver:
+        """As another service makes it."""
+        return RayDriver(self.cluster.address, self.id, self.cluster.token_file, kill_wait_s=self._kill_wait_s)
+
+    def close(self) -> None:
+        """Cancel what is left."""
+        with contextlib.suppress(EngineUnavailable):
+            self.driver.cancel([job.id for job in self.driver.jobs() if job.state is not EngineJobState.ENDED])
+            wait_until(lambda: all(job.state is EngineJobState.ENDED for job in self.driver.jobs()), "all have ended")
+        self.driver.end()

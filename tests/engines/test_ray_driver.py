@@ -2,7 +2,6 @@
 
 import json
 import os
-import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ from service.executors.cluster.driver import (
 )
 from service.executors.cluster.ray import RayDriver
 from tests.conformance.driver_suite import DriverContract
-from tests.engines.ray_cluster import GPUS, NODES, RayCluster, wait_until
+from tests.engines.ray_cluster import GPUS, RayBench, RayCluster, wait_until
 
 _PROGRAM = """
 import json, os, pathlib, signal, subprocess, sys, time
@@ -110,27 +109,11 @@ def _lives(pid: object) -> bool:
         return False
 
 
-class RayBench:
-    """The cluster as one executor sees it. Each has an id of its own, so that no test sees the submissions of another one."""
-
-    servers = NODES
-
-    def __init__(self, cluster: RayCluster, folder: Path) -> None:
-        self.folder = folder
-        self._cluster = cluster
-        self._id = secrets.token_hex(8)
-        self.driver = self.another_driver()
-
-    def another_driver(self) -> RayDriver:
-        """As another service makes it."""
-        return RayDriver(self._cluster.address, self._id, self._cluster.token_file, kill_wait_s=2.0)
-
-
 @pytest.fixture
 def bench(ray_cluster: RayCluster, tmp_path: Path) -> Iterator[RayBench]:
     bench = RayBench(ray_cluster, tmp_path)
     yield bench
-    bench.driver.close()
+    bench.close()
 
 
 class TestRayDriver(DriverContract):
@@ -142,8 +125,6 @@ def runs(bench: RayBench) -> Iterator[Runs]:
     runs = Runs(bench.driver, bench.folder)
     yield runs
     runs.finish()
-    bench.driver.cancel([job.id for job in bench.driver.jobs() if job.state is not EngineJobState.ENDED])
-    wait_until(lambda: all(job.state is EngineJobState.ENDED for job in bench.driver.jobs()), "all have ended")
 
 
 def test_a_submission_runs_once_on_each_of_its_servers_with_the_gpus_that_ray_gives(runs: Runs) -> None:
@@ -277,28 +258,4 @@ def test_a_killed_node_is_down_at_once_and_ends_the_submissions_on_it(runs: Runs
     ray_cluster.start_nodes(["node2"])
     runs.wait_state("node2", NodeState.UP)
     runs.driver.submit(runs.launch("again", ("node2", GPUS)))
-    runs.wait_ran(4)
-
-
-def test_after_a_restart_of_the_head_the_driver_connects_anew(runs: Runs, ray_cluster: RayCluster) -> None:
-    runs.driver.submit(runs.launch("forgotten", ("node1", 1), ("node2", 1), polite=True))
-    ran = runs.wait_ran(2)
-    ray_cluster.kill_head()
-    with pytest.raises(EngineUnavailable):
-        runs.driver.jobs()
-    ray_cluster.start_head()
-
-    def answers() -> bool:
-        with suppress(EngineUnavailable):
-            return list(runs.driver.jobs()) == []
-        return False
-
-    wait_until(answers, "the new head answers")
-    wait_until(lambda: not any(ray_cluster.raylets(node) for node in NODES), "the old nodes have ended", 120.0)
-    wait_until(lambda: not any(_lives(run["pid"]) for run in ran), "the programs of the old nodes have ended")
-    ray_cluster.end_nodes(NODES)
-    ray_cluster.start_nodes(NODES)
-    for node in NODES:
-        runs.wait_state(node, NodeState.UP)
-    runs.driver.submit(runs.launch("anew", ("node1", 1), ("node2", 1)))
     runs.wait_ran(4)

@@ -495,7 +495,7 @@ class ClusterAttempt:
         if job.end is EngineEnd.CANCELLED:
             return f"cancelled in {engine}, not by this service{detail}"
         if job.end is EngineEnd.NODE_FAILED:
-            return f"{engine} lost {', '.join(job.failed_servers) or 'a server'}{detail}"
+            return f"{engine} lost {', '.join(job.failed_servers) or 'sight of it'}{detail}"
         if job.end is EngineEnd.TIME_LIMIT:
             return f"ended by the time limit of {engine}{detail}"
         return f"{engine} {'could not start it' if job.end is EngineEnd.NOT_STARTED else 'has ended it'}{detail}"

@@ -63,6 +63,15 @@ class Request:
     arguments: tuple[Any, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    """Why the program on a server has no end. ``node``: the server itself failed. ``began``: it may have run."""
+
+    why: str
+    node: bool = False
+    began: bool = True
+
+
 class RayClient:
     """The calls, in the process that is connected to Ray."""
 
@@ -176,11 +185,11 @@ class RayClient:
                 )
 
     def _make_group(self, launch: NodeLaunch) -> Any:
-        from ray.util.placement_group import get_placement_group, placement_group
+        from ray.util.placement_group import placement_group
 
         attempt = str(launch.attempt)
-        with suppress(ValueError):
-            return get_placement_group(self._group_name(attempt))
+        if (group := self._group(attempt)) is not None:
+            return group
         return placement_group(
             [{"GPU": share.gpus} for share in launch.shares],
             strategy="PACK",
@@ -191,44 +200,39 @@ class RayClient:
 
     # Judging.
 
-    def _lost(self, submission: Submission, health: dict[str, str], actors: set[str]) -> dict[int, Record]:
-        """The servers on which the actor died before it recorded the end of the program, with the reason.
-
-        ``node``: whether the server itself failed.
-        """
+    def _lost(self, submission: Submission, health: dict[str, str], actors: set[str]) -> dict[int, _Loss]:
+        """The servers on which the program has no record of its end, and will have none."""
         lost = {}
         for index, run in submission.runs.items():
             if index in submission.exits:
                 continue
             trouble = health.get(run["node"], "Ray does not know the node any more")
             if trouble:
-                lost[index] = {"node": True, "why": trouble}
+                lost[index] = _Loss(trouble, node=True)
             elif self._actor_name(submission.attempt, index) not in actors:
                 entry = self._state.actor_table(run["actor"])
                 if not entry or entry["State"] == "DEAD":
-                    lost[index] = {"node": False, "why": _death(entry)}
-        if submission.created:
-            for index in set(range(len(submission.servers))) - set(submission.runs):
-                name = self._actor_name(submission.attempt, index)
-                if name not in actors and not self._exists(name):
-                    lost[index] = {"node": False, "why": "Ray could not create the actor"}
+                    lost[index] = _Loss(f"its actor died, not by this service: {_death(entry)}")
+        waiting = set(range(len(submission.servers))) - set(submission.runs) if submission.created else set()
+        grouped = not waiting or self._group(submission.attempt) is not None
+        for index in waiting:
+            if not grouped or self._waiting_actor(submission.attempt, index) is None:
+                lost[index] = _Loss("Ray has not created its actor", began=False)
         return lost
 
-    def _exists(self, actor: str) -> bool:
-        try:
-            self._ray.get_actor(actor)
-        except ValueError:
-            return False
-        return True
+    def _waiting_actor(self, attempt: str, index: int) -> Any:
+        with suppress(ValueError):
+            return self._ray.get_actor(self._actor_name(attempt, index))
+        return None
 
-    def _is_over(self, submission: Submission, lost: dict[int, Record]) -> bool:
+    def _is_over(self, submission: Submission, lost: dict[int, _Loss]) -> bool:
         gone = set(submission.exits) | set(lost)
         if submission.stop is not None:
             # A program that starts now sees the record of the stop.
             gone |= set(range(len(submission.servers))) - set(submission.runs)
         return len(gone) == len(submission.servers)
 
-    def _continue(self, submission: Submission, lost: dict[int, Record]) -> EngineJob:
+    def _continue(self, submission: Submission, lost: dict[int, _Loss]) -> EngineJob:
         failed = any(run["error"] or run["code"] not in (None, *_CONTINUES) for run in submission.exits.values())
         if submission.stop is None and (lost or failed):
             submission.stop = {"cancelled": False}
@@ -249,17 +253,22 @@ class RayClient:
 
     # Ending.
 
-    def _end(self, submission: Submission, lost: dict[int, Record]) -> None:
+    def _end(self, submission: Submission, lost: dict[int, _Loss]) -> None:
         """Free the GPUs, then record the end."""
-        self._remove_group(submission.attempt)
+        for index in set(range(len(submission.servers))) - set(submission.runs):
+            # Without its group, an actor that waits would wait for ever.
+            if (actor := self._waiting_actor(submission.attempt, index)) is not None:
+                self._ray.kill(actor)
+        removed = self._remove_group(submission.attempt)
         servers = submission.servers
+        cancelled = submission.stop is not None and submission.stop["cancelled"]
         said = [exit_["error"] or exit_.get("said", "") for _, exit_ in sorted(submission.exits.items())]
-        if lost:
+        said += [f"{servers[index]}: {loss.why}" for index, loss in sorted(lost.items())]
+        if any(loss.began for loss in lost.values()):
             end = EngineEnd.NODE_FAILED
-            said = [f"{servers[index]}: {cause['why']}" for index, cause in sorted(lost.items())]
-        elif submission.stop is not None and submission.stop["cancelled"]:
+        elif cancelled or (lost and not removed):  # an operator of Ray has removed the group
             end = EngineEnd.CANCELLED
-        elif any(exit_["error"] for exit_ in submission.exits.values()):
+        elif lost or any(exit_["error"] for exit_ in submission.exits.values()):
             end = EngineEnd.NOT_STARTED
         else:
             end = EngineEnd.COMPLETED
@@ -268,17 +277,26 @@ class RayClient:
             "detail": "; ".join(line for line in said if line),
             "servers": list(servers),
             "gpu_ids": {server: list(gpus) for server, gpus in submission.gpu_ids.items()},
-            "failed_servers": [servers[index] for index, cause in sorted(lost.items()) if cause["node"]],
+            "failed_servers": [servers[index] for index, loss in sorted(lost.items()) if loss.node],
             "at_s": time.time(),
         }
         self._records.end(submission.attempt, record)
 
-    def _remove_group(self, attempt: str) -> None:
-        """Remove the group and its actors. Returns when Ray has done so."""
-        from ray.util.placement_group import get_placement_group, remove_placement_group
+    def _group(self, attempt: str) -> Any:
+        from ray.util.placement_group import get_placement_group
 
-        with suppress(ValueError):  # there is none
-            remove_placement_group(get_placement_group(self._group_name(attempt)))
+        with suppress(ValueError):
+            return get_placement_group(self._group_name(attempt))
+        return None
+
+    def _remove_group(self, attempt: str) -> bool:
+        """Remove the group and its actors. Returns whether there was one."""
+        from ray.util.placement_group import remove_placement_group
+
+        group = self._group(attempt)
+        if group is not None:
+            remove_placement_group(group)
+        return group is not None
 
     def _remove_abandoned(self) -> None:
         """Remove the groups that a killed process created after the end of their submissions."""
