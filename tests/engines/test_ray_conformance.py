@@ -59,7 +59,7 @@ def controls(ray_cluster: RayCluster, tmp_path: Path) -> Iterator[RayControls]:
 @pytest.fixture
 def house(controls: RayControls, tmp_path: Path) -> Iterator[ClusterHouse]:
     servers = tuple(Server(name, GPUS) for name in NODES)
-    house = ClusterHouse(tmp_path / "shared", Cluster("ray", servers), lambda: controls.bench.driver)
+    house = ClusterHouse(tmp_path / "shared", Cluster("ray", servers), lambda: controls.bench.driver, lease_s=20.0)
     yield house
     house.close()
 
