@@ -60,7 +60,7 @@ def test_a_short_gang_preempts_a_long_one_which_resumes(make: Make) -> None:
 def test_jobs_survive_the_death_of_a_node_of_the_service_and_of_the_head(
     make: Make, ray_cluster: RayCluster, tmp_path: Path
 ) -> None:
-    service = make(POLICY="fifo")
+    service = make(POLICY="fifo", ATTEMPT_DURATION_S_MIN="")  # FIFO has no such option
     service.start()
     service.until(lambda: service.states() == {"node1": "up", "node2": "up"}, 30, "Ray's nodes are seen")
     go = {"GO": str(tmp_path / "go")}

@@ -10,6 +10,7 @@ those of which nothing is left.
 
 import os
 import secrets
+import socket
 import sys
 import threading
 import time
@@ -36,6 +37,7 @@ from service.runtime.child import serve
 
 _ATTEND_S = 0.5
 _PARENT_S = 1.0
+_REACH_S = 3.0
 _CONTINUES = (0, 3)
 """Exit codes of a node program after which those on the other servers run on; after another one nothing records its end."""
 
@@ -333,6 +335,11 @@ class _Answerer:
         self._client: RayClient | None = None
 
     def __call__(self, request: Request) -> Any:
+        try:
+            _reach(request.connection.address)
+        except OSError as error:
+            # Ray itself would wait for it for a minute.
+            return EngineUnavailable(f"Ray at {request.connection.address}: {error.strerror or error}")
         with self._turn:
             try:
                 if self._client is None:
@@ -351,6 +358,12 @@ class _Answerer:
             with self._turn, suppress(Exception):  # the next request meets the same fault, and answers with it
                 if self._client is not None:
                     self._client.attend()
+
+
+def _reach(address: str) -> None:
+    """Raise OSError if nothing listens at the address of the head."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), _REACH_S).close()
 
 
 def _authenticate(connection: Connection) -> None:

@@ -1,7 +1,9 @@
 """The Ray driver where there is no Ray. With it: tests/engines/test_ray_driver.py."""
 
 import importlib.util
+import socket
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from policies.model.ids import AttemptId
 from service.executors.cluster import ray
 from service.executors.cluster.driver import EngineRefused, EngineUnavailable, NodeLaunch, NodeShare
 from service.executors.cluster.ray import RayDriver, RayMissing
-from service.runtime.child import Child
+from service.runtime.child import START_S, Child
 
 LAUNCH = NodeLaunch(AttemptId("a"), (NodeShare("node1", 1),), ("python3",), b"{}", user="ada")
 
@@ -44,3 +46,16 @@ def test_a_client_that_crashes_or_is_closed_is_an_unavailable_engine(monkeypatch
     driver.close()
     with pytest.raises(EngineUnavailable, match="the service is shutting down"):
         driver.nodes()
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_head_that_is_not_there_is_named_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    driver = RayDriver(address, "c1")
+    begun = time.monotonic()
+    for _ in range(2):  # each time in a process of its own
+        with pytest.raises(EngineUnavailable, match=f"Ray at {address}: Connection refused"):
+            driver.jobs()
+    assert time.monotonic() - begun < START_S
+    driver.close()
