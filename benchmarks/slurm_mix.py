@@ -68,37 +68,39 @@ def _drawn(rng: random.Random, program: _Program) -> Mixed:
     return Mixed(0.0, program.user, program.name, program.gpus, program.run_s * factor, program.padded)
 
 
+class _Stop(Exception):
+    """The signal: a sleep ends with it."""
+
+
+def _stop(number: int, frame: object) -> None:
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    raise _Stop
+
+
 def main(folder: Path, name: str, run_s: float) -> int:
     """Run the program to its end, or to the signal."""
-    stopped = False
-
-    def stop(number: int, frame: object) -> None:
-        nonlocal stopped
-        stopped = True
-
-    signal.signal(signal.SIGUSR1, stop)
     rank = int(os.environ.get("NODE_RANK", "0"))
     record = folder / name if rank == 0 else None
     saved = Path(os.environ["SOONER_CHECKPOINT_DIR"]) / "done" if "SOONER_CHECKPOINT_DIR" in os.environ else None
     done_s = float(saved.read_text()) if saved is not None and saved.exists() else 0.0
-    _append(record, f"start {time.time()}")
-    begun_s = reported_s = time.monotonic()
-    while not stopped and (left_s := run_s - done_s - (time.monotonic() - begun_s)) > 0.0:
-        time.sleep(min(STEP_S, left_s))
-        if rank == 0 and time.monotonic() - reported_s > _REPORT_S:
-            reported_s = time.monotonic()
-            _report(done_s + reported_s - begun_s, None)
-    done_s += time.monotonic() - begun_s
-    if not stopped or done_s >= run_s:
-        _report(run_s, None)
-        _append(record, f"end {time.time()}")
-        return 0
-    if saved is not None and rank == 0:
-        saved.with_suffix(".new").write_text(str(done_s))
-        saved.with_suffix(".new").rename(saved)
-        _report(done_s, done_s)
-    _append(record, f"yield {time.time()}")
-    return _YIELD
+    begun_s = time.monotonic()
+    try:
+        signal.signal(signal.SIGUSR1, _stop)
+        _append(record, f"start {time.time()}")
+        while (left_s := run_s - done_s - (time.monotonic() - begun_s)) > 0.0:
+            time.sleep(min(_REPORT_S, left_s))
+            if rank == 0:
+                _report(done_s + time.monotonic() - begun_s, None)
+    except _Stop:
+        done_s += time.monotonic() - begun_s
+        if saved is not None and rank == 0:
+            saved.with_suffix(".new").write_text(str(done_s))
+            saved.with_suffix(".new").rename(saved)
+            _report(done_s, done_s)
+        _append(record, f"yield {time.time()}")
+        return _YIELD
+    _append(record, f"end {time.time()}")
+    return 0
 
 
 def _append(record: Path | None, line: str) -> None:

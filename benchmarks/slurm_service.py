@@ -23,8 +23,8 @@ _SETTINGS = {
     "PORT": "0",
     # Times of a scheduler whose jobs take seconds instead of hours; poll and cycle as in the documentation of the results.
     "ENGINE_POLL_S": "0.3",
-    "RESTART_S": "1.5",
-    "ATTEMPT_DURATION_S_MIN": "3",
+    "RESTART_S": "3",
+    "ATTEMPT_DURATION_S_MIN": "5",
     "RESCHEDULE_PERIOD_S": "1",
     "RETRY_BACKOFF_S": "1",
     "FORECAST_PERIOD_S": "60",
@@ -69,7 +69,7 @@ def _serving(folder: Path, past: Sequence[Mixed]) -> Iterator[Client]:
     with log.open("wb") as output:
         process = subprocess.Popen([*sooner, "serve"], env=environ, stdout=output, stderr=output)
     try:
-        ready = wait_for(lambda: _READY.search(log.read_text()) or process.poll() is not None, "the service listens")
+        ready = wait_for(lambda: _READY.search(log.read_text()) or process.poll() is not None, "it listens", 180.0)
         if not isinstance(ready, re.Match):
             raise SystemExit(f"the service did not start:\n{log.read_text()}")
         client = Client(ready[1], (folder / "data" / "token").read_text().strip())
@@ -79,8 +79,7 @@ def _serving(folder: Path, past: Sequence[Mixed]) -> Iterator[Client]:
     finally:
         process.terminate()
         process.wait(60.0)
-        problems = [line for line in log.read_text().splitlines() if " ERROR " in line or "Traceback" in line]
-        print("\n".join(problems[:20]), file=sys.stderr)
+        print(log.read_text()[-2000:], file=sys.stderr)
 
 
 def _history(past: Sequence[Mixed]) -> Workload:
@@ -128,7 +127,10 @@ def _measured(client: Client, folder: Path, ids: Sequence[int], submitted_s: Seq
         states[state] = states.get(state, 0) + 1
         attempts = sorted(client.attempts(job_id), key=lambda attempt: attempt["number"])
         preemptions += len(attempts) - 1
-        lines = [line.split() for line in (folder / str(number)).read_text().splitlines()]
+        record = folder / str(number)
+        lines = [line.split() for line in record.read_text().splitlines()] if record.exists() else []
+        if state != "succeeded":
+            print(f"job {job_id} {state}: {client.job(job_id)} {attempts}", file=sys.stderr)
         starts = [float(at) for word, at in lines if word == "start"]
         # A program that was stopped before its first line leaves no line; then they cannot be matched to the attempts.
         if len(starts) == len(attempts):

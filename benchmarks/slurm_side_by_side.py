@@ -1,6 +1,6 @@
 """Prints the mean JCT of the same recurring jobs under plain Slurm and under Sooner driving Slurm, on an emulated cluster.
 
-python -m benchmarks.slurm_side_by_side [--seeds 3] [--jobs 200] [--span-s 240] [--load 1.0] [--parts honest,padded,sooner]
+python -m benchmarks.slurm_side_by_side [--seeds 3] [--jobs 200] [--span-s 240] [--load 1.2] [--parts honest,padded,sooner]
 
 Needs root, Slurm and libfaketime (Debian's package faketime). Each run has an emulated cluster of its own: four nodes with four
 GPUs, in namespaces of their own. The programs sleep and use no GPU (:mod:`benchmarks.slurm_mix`).
@@ -41,11 +41,19 @@ PROGRAM = Path(__file__).with_name("slurm_mix.py")
 SPEED = 10
 """Seconds of Slurm's clock in a second, in the plain runs."""
 _FAKETIME = "/usr/$LIB/faketime/libfaketimeMT.so.1"
-_DAEMONS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel", "sinfo")
+_DAEMONS = ("slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel", "sinfo")
 _MULTIFACTOR = {
     "PriorityType": "priority/multifactor",
     "PriorityWeightAge": "1000",
     "PriorityMaxAge": "1-0",
+    # A loaded machine ends no job; limits only inform the backfill.
+    "OverTimeLimit": "UNLIMITED",
+    # Seconds of the fast clock.
+    "MessageTimeout": "100",
+    "TCPTimeout": "60",
+    "SlurmdTimeout": "3000",
+    "SlurmctldTimeout": "3000",
+    "KillWait": "30",
     "SchedulerParameters": "bf_interval=30,bf_resolution=60,default_queue_depth=1000,batch_sched_delay=0",
 }
 _PATIENCE = 4.0
@@ -58,7 +66,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--span-s", type=float, default=240.0)
-    parser.add_argument("--load", type=float, default=1.0)
+    parser.add_argument("--load", type=float, default=1.2)
     parser.add_argument("--parts", default="honest,padded,sooner")
     parser.add_argument("--at-once", type=int, default=1, help="plain runs at a time")
     parser.add_argument("--one", nargs=2, metavar=("PART", "SEED"), help=argparse.SUPPRESS)
@@ -210,7 +218,7 @@ def _sbatch(cluster: SlurmCluster, folder: Path, number: int, job: Mixed, *, pad
     program = f"{sys.executable} {PROGRAM} {folder} {number} {job.run_s}"
     cluster.commands.run(
         "sbatch", "--parsable", f"--nodes={nodes}", f"--gres=gpu:{job.gpus // nodes}", "--mem=1000", f"--time={minutes}",
-        f"--job-name={job.name}", "--export=NONE", "--output=/dev/null",
+        f"--job-name={job.name}", "--export=ALL", "--output=/dev/null",
         input=f"#!/bin/sh\nunset LD_PRELOAD FAKETIME FAKETIME_SHARED\nexec {program}\n".encode(),
     )  # fmt: skip
 

@@ -57,7 +57,8 @@ NEVER: Final = "asrpt never"
 GUIDED: Final = "asrpt"
 POLICIES: Final[Mapping[str, tuple[str, Mapping[str, str], str]]] = {
     SLURM: ("easy", {}, "none"),
-    NEVER: ("asrpt", {"preemption": "never"}, "recorded"),
+    # As Slurm, it keeps no GPU idle for a job that may come.
+    NEVER: ("asrpt", {"preemption": "never", "release": "early"}, "recorded"),
     GUIDED: ("asrpt", {}, "recorded"),
 }
 """Label -> policy, its options, and whether it sees the predictions."""

@@ -30,7 +30,12 @@ def past_jobs(count: int, *, seed: int = 1, load: float = 0.9) -> list[Accounted
         run_s = float(max(30, round(run_s * float(np.exp(rng.normal(0.0, 0.2))))))
         limit_s = 60.0 * (1 + int(3.0 * run_s / 60.0))
         rows.append(WorkloadJob(str(number), float(round(at_s)), gpus, run_s, user, "lab", name, walltime_s=limit_s))
-    done = run(Workload("past", tuple(rows)), CLUSTER, make_policy("easy", {}), "none", SimulationOptions())
+    return accounted(rows, CLUSTER)
+
+
+def accounted(rows: Sequence[WorkloadJob], cluster: Cluster) -> list[AccountedJob]:
+    """The rows as Slurm's rules would have scheduled them on the cluster."""
+    done = run(Workload("past", tuple(rows)), cluster, make_policy("easy", {}), "none", SimulationOptions())
     ended = {outcome.job_id: outcome for outcome in done.outcomes}
     return [_accounted(row, ended[row.job_id].start_time_s) for row in rows]
 
