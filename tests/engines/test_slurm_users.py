@@ -63,7 +63,7 @@ def test_a_service_runs_jobs_as_their_users(slurm_cluster: SlurmCluster, open_fo
         assert ended["state"] == "failed" and "Permission denied" in log, "the key of the service is closed to jobs"
         file = open_folder / "shared" / "checkpoints" / str(job) / "file"
         assert (file.read_text(), file.stat().st_uid) == ("kept\n", USER.pw_uid)
-        body = {"user": "unknown-here", "gpus": 1, "command": ["true"]}
+        body = {"name": "whoami", "user": "unknown-here", "gpus": 1, "command": ["true"]}
         refused = service.request("POST", "/v1/jobs", body)
         assert refused.status_code == 422 and "no system user for this one" in refused.text
     finally:
