@@ -62,14 +62,14 @@ class AccountedCluster(SlurmCluster):
         # The socket of munge, by which the controller proves to the database who it is.
         super()._write({**settings, "AccountingStoragePass": f"{self.folder}/run/munge.sock"})
 
-    def start_controller(self, *, fresh: bool = False) -> None:
+    def start_controller(self, *, forgetful: bool = False) -> None:
         """Start slurmctld; the first time its database before it, without which it does not start."""
-        if fresh:
+        if self._mariadb is None:
             (self.folder / "slurmdbd.conf").write_text(_CONF.format(folder=self.folder, port=_PORT))
             (self.folder / "slurmdbd.conf").chmod(0o600)
             self._start_mariadb()
             self.start_database()
-        super().start_controller(fresh=fresh)
+        super().start_controller(forgetful=forgetful)
 
     def start_database(self) -> None:
         """Start slurmdbd, and wait until it answers."""
