@@ -449,7 +449,9 @@ class ClusterAttempt:
             if self._stop_written is None:
                 self._write_stop(StopOrder(self.record.warning_signal, self.record.grace_s))
             assert self._stop_written is not None
-            limit_s = self._stop_written_s + self.around.lease_s + 2.0 * self._stop_written.grace_s + MARGIN_S
+            # A server that does not see the stop ends its part when the lease is over, with the grace period of the launch.
+            grace_s = max(self.record.grace_s, self._stop_written.grace_s)
+            limit_s = self._stop_written_s + self.around.lease_s + 2.0 * grace_s + MARGIN_S
         if self.around.elapsed_s() < limit_s:
             return
         says = self._engine_says(job)

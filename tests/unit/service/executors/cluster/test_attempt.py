@@ -1,0 +1,77 @@
+"""What follows from the folder of one attempt and the answers of the engine, with a clock that the tests set."""
+
+from pathlib import Path
+
+import pytest
+
+from policies.model.ids import AttemptId, ServerIndex
+from service.engine.events import ReportKind
+from service.executors.cluster import folder as shared
+from service.executors.cluster.attempt import MARGIN_S, ClusterAttempt, StopOrder, Surroundings
+from service.executors.cluster.driver import EngineEnd, EngineJob, EngineJobState
+from service.executors.cluster.shared import AttemptFolder, LaunchRecord
+from service.executors.seal import Seal
+
+ATTEMPT = AttemptId("1.1")
+LEASE_S = 60.0
+GRACE_S = 300.0
+
+
+class Bench:
+    """An attempt on server ``a`` with a launch record. ``now_s``: both clocks."""
+
+    def __init__(self, attempts: Path) -> None:
+        self.now_s = 1000.0
+        self.attempts = attempts
+        self.inbox = shared.make_inbox(attempts, ATTEMPT)
+        self.folder = AttemptFolder(attempts / ATTEMPT, Seal("key"))
+        self.folder.write_launch(LaunchRecord(("a",), shared.INBOX, None, GRACE_S))
+        around = Surroundings(
+            engine="the engine",
+            now_s=lambda: self.now_s,
+            elapsed_s=lambda: self.now_s,
+            prepare=lambda launch: pytest.fail(f"{launch.attempt} is prepared already"),
+            open=lambda attempt: shared.make_inbox(attempts, attempt),
+            close=lambda attempt: None,
+            admits=lambda token: True,
+            call=lambda attempt: None,
+            ask=lambda: None,
+            position=lambda name: ServerIndex("abc".index(name)),
+            running_pause_s=lambda: 1.0,
+            exact_gpus=True,
+            lease_s=LEASE_S,
+            poll_s=1.0,
+        )
+        self.attempt = ClusterAttempt(ATTEMPT, self.folder, around)
+
+    def answer(self, *jobs: EngineJob) -> None:
+        """The engine answers now with these submissions."""
+        self.attempt.submissions.observe(jobs, self.now_s)
+
+    def look_at(self, now_s: float) -> None:
+        """Let time pass, and look."""
+        self.now_s = now_s
+        self.attempt.look()
+
+
+def job(engine_id: str, state: EngineJobState, end: EngineEnd | None = None) -> EngineJob:
+    return EngineJob(engine_id, ATTEMPT, state, ("a",), {}, end)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_a_lost_server_has_the_grace_period_of_the_launch_although_a_stop_has_a_shorter_one(bench: Bench) -> None:
+    shared.claim(bench.inbox, "a launch")
+    bench.attempt.order_stop(StopOrder(None, 0.0))
+    bench.answer(job("7", EngineJobState.ENDED, EngineEnd.NODE_FAILED))
+    bench.look_at(1001.0)
+    limit_s = 1001.0 + LEASE_S + 2.0 * GRACE_S + MARGIN_S
+    bench.look_at(limit_s - 0.1)
+    assert bench.attempt.end is None, "its processes may still have their grace period"
+    bench.look_at(limit_s)
+    end = bench.attempt.end
+    assert end is not None
+    assert (end.kind, end.server) == (ReportKind.LAUNCH_FAILED, 0)
