@@ -61,6 +61,8 @@ class ServerMirror:
             entry = self._servers.get(name)
             if entry is None:
                 entry = self._servers[name] = _Server(changed_at_s=now_s)
+            if entry.server is None:
+                # An expected server that is up from its first answer on changes no flag, but may be stored as down.
                 self._untold[name] = None
             entry.server, entry.address, entry.absent = node.server, node.address, 0
             self._set(name, entry, entry.found(node), node.detail, now_s)
@@ -92,7 +94,8 @@ class ServerMirror:
     def baseline(self) -> list[FoundServer]:
         """All servers that the engine has named, by name. Their states count as reported."""
         for entry in self._servers.values():
-            entry.told_down, entry.told_drained = entry.down, entry.drained
+            if entry.server is not None:
+                entry.told_down, entry.told_drained = entry.down, entry.drained
         return [
             FoundServer(entry.server, entry.drained, entry.down, entry.detail)
             for _, entry in sorted(self._servers.items())

@@ -1,5 +1,7 @@
 """Reports about servers: each change once until it is acknowledged, whatever the engine repeats."""
 
+import pytest
+
 from policies.model.cluster import Server
 from policies.model.ids import ServerIndex
 from service.engine.events import Report, ReportKind
@@ -90,6 +92,21 @@ def test_a_server_that_the_engine_never_names_is_down() -> None:
     found = made.reports({"node1": ServerIndex(0), "strange": ServerIndex(1)})
     assert (ReportKind.SERVER_DOWN, 1) in kinds(found)
     assert [server.server.name for server in made.baseline()] == ["node1"]
+
+
+@pytest.mark.parametrize("baseline", [False, True])
+def test_an_expected_server_that_appears_late_is_reported_as_up(baseline: bool) -> None:
+    """It may be stored as down since an earlier start."""
+    made = ServerMirror("engine")
+    made.expect(NAMES, 0.0)
+    made.update(answer(NodeState.UP), 1.0)
+    if baseline:
+        made.baseline()
+    for report in made.reports(POSITIONS):
+        made.acknowledge(report, NAMES)
+    made.reports(POSITIONS)
+    made.update(answer(NodeState.UP, NodeState.UP), 2.0)
+    assert (ReportKind.SERVER_UP, 1) in kinds(made.reports(POSITIONS))
 
 
 def test_without_a_baseline_every_state_is_reported_once() -> None:
