@@ -7,7 +7,6 @@ be, so that it is undone after a crash at any instant. A value that anyone else 
 
 import contextlib
 import fcntl
-import getpass
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from typing import Final, NamedTuple
 from policies.model.ids import JobId
 from service.advice.mirror import Mirrored
 from service.slurm.cluster import Slurm
-from service.slurm.commands import SlurmAway, SlurmError, SlurmMissing, SlurmRefused, SlurmTimeout
+from service.slurm.commands import SlurmAway, SlurmError, SlurmMissing, SlurmRefused, SlurmTimeout, own_user
 from service.slurm.jobs import SlurmJob
 
 NICE_MAX: Final = 100_000
@@ -86,7 +85,7 @@ class Kept:
 
 def rights(slurm: Slurm) -> Rights:
     """The rights of the user of this process. Raises :class:`service.slurm.commands.SlurmError`."""
-    user = getpass.getuser()
+    user = own_user()
     owner = slurm.config().get("SlurmUser", "").partition("(")[0]
     if os.geteuid() == 0 or user == owner:
         return Rights(user, operator=True)

@@ -4,13 +4,14 @@ No shell reads an argument. Variables such as ``SBATCH_PARTITION`` or ``SQUEUE_F
 """
 
 import contextlib
-import getpass
 import os
+import pwd
 import selectors
 import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ TIMEOUT_S: Final = 20.0
 _ERROR_CHARACTERS_MAX: Final = 500
 _INHERITED: Final = ("PATH", "TZ", "SLURM_CONF")
 _CHUNK_BYTES: Final = 1 << 16
+_KILLED_S: Final = 1.0
+"""Longest wait for the end of a killed process."""
 
 _AWAY: Final = (
     "unable to contact slurm controller",
@@ -153,9 +156,18 @@ class SlurmCommands:
         return b"".join(parts)
 
 
+def own_user() -> str:
+    """The system user of this process, by its user id: variables such as LOGNAME may name another one."""
+    uid = os.geteuid()
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)  # as a container with a user id of its own may have it
+
+
 def as_user(user: str | None) -> Sequence[str]:
     """What stands before a command that runs as ``user``: root changes to the user, others need a rule for sudo."""
-    if user is None or user == getpass.getuser():
+    if user is None or user == own_user():
         return ()
     if os.geteuid() == 0:
         return ("runuser", "-u", user, "--")
@@ -174,13 +186,17 @@ def _start(
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Kill what still runs of the call: sudo runs the command as a child of its own."""
+    """Kill what still runs of the call: sudo runs the command as a child of its own. Waits for at most a second."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
     assert process.stdout is not None
     process.stdout.close()
-    process.wait()
+    try:
+        process.wait(_KILLED_S)
+    except subprocess.TimeoutExpired:
+        # A process of another user, such as sudo, cannot be killed. It is reaped whenever it ends.
+        threading.Thread(target=process.wait, name="slurm-reaper", daemon=True).start()
 
 
 def _failure(command: str, code: int, message: str) -> SlurmError:

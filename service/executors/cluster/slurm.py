@@ -5,9 +5,9 @@ of processes. State comes from one ``squeue --json`` for all jobs; those of a cl
 """
 
 import functools
-import getpass
 import logging
 import math
+import os
 import shlex
 import threading
 import time
@@ -34,7 +34,7 @@ from service.executors.cluster.driver import (
     NodeState,
 )
 from service.slurm.cluster import TESTED_VERSION, Slurm, SlurmPartition
-from service.slurm.commands import SlurmCommands, SlurmError, SlurmRefused
+from service.slurm.commands import SlurmCommands, SlurmError, SlurmRefused, own_user
 from service.slurm.jobs import SlurmJob
 from service.slurm.nodes import SlurmNode
 from service.slurm.text import number_before_unit
@@ -136,7 +136,7 @@ class SlurmDriver:
         self._slurm = slurm
         self._options = options or SlurmOptions()
         self._mark = f"sooner:{cluster_id}:"
-        self._own_user = getpass.getuser()
+        self._own_user = own_user()
         self._nodes: Mapping[str, SlurmNode] = {}
         self._racks: Mapping[str, str] | None = None
         self._found_partition: SlurmPartition | None = None
@@ -256,11 +256,14 @@ class SlurmDriver:
             return self._jobs
 
     def _read_jobs(self) -> Sequence[EngineJob]:
-        marked: dict[int, list[SlurmJob]] = {}
+        own_id, marked = os.geteuid(), dict[int, list[SlurmJob]]()
         for job in self._slurm.jobs(self._mark):
-            if self._options.users or job.user == self._own_user:
+            if self._options.users or job.user_id == own_id:
                 marked.setdefault(job.het_job_id or job.id, []).append(job)
-        self._owners = {str(job): components[0].user for job, components in marked.items()}
+        self._owners = {
+            str(job): self._own_user if components[0].user_id == own_id else components[0].user
+            for job, components in marked.items()
+        }
         self._failed_nodes = {job: nodes for job, nodes in self._failed_nodes.items() if job in marked}
         return [self._engine_job(job, components) for job, components in sorted(marked.items())]
 

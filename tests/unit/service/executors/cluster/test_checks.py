@@ -144,6 +144,21 @@ def test_a_check_that_the_engine_ends_says_nothing(checked: Checked, engine: Pro
     assert all(state is NodeState.DRAINED and "is drained" in why for state, why in checked.look().values())
 
 
+def test_a_check_that_one_answer_of_the_engine_left_out_goes_on(
+    checked: Checked, engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.nodes = dict.fromkeys(NODES, NodeState.DRAINED)  # the checks wait in the engine
+    with monkeypatch.context() as once:
+        once.setattr(checked.driver, "jobs", list)
+        checked.checks.step()
+    checked.now_s += 10.0
+    checked.checks.step()
+    assert all(checked.checks.owns(job.attempt) for job in engine.jobs())
+    engine.nodes = dict.fromkeys(NODES, NodeState.UP)
+    checked.finish()
+    assert sorted(submitted(engine)) == sorted(NODES)
+
+
 def test_a_busy_server_is_not_waited_for_for_ever(checked: Checked, engine: ProcessEngine) -> None:
     engine.nodes = dict.fromkeys(NODES, NodeState.DRAINED)
     checked.checks.step()
