@@ -2,6 +2,8 @@
 
 import json
 import os
+import pwd
+import signal
 import time
 from pathlib import Path
 
@@ -73,6 +75,25 @@ def test_a_command_that_closes_its_output_and_hangs_is_killed(installed: Path) -
         _commands(installed).run("squeue", timeout_s=0.5)
 
 
+def test_a_process_that_may_not_be_killed_is_not_waited_for(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As sudo, which belongs to root."""
+
+    def refuse(group: int, number: int) -> None:
+        raise PermissionError
+
+    _install(installed, "sbatch", f"echo $$ > {installed}/process; exec sleep 20")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "killpg", refuse)
+        with pytest.raises(SlurmTimeout, match=r"sbatch did not end within 0\.5 s"):
+            _commands(installed).run("sbatch", timeout_s=0.5)
+    process = int((installed / "process").read_text())
+    os.kill(process, signal.SIGKILL)  # it still runs
+    deadline = time.monotonic() + 20.0
+    while Path(f"/proc/{process}").exists():
+        assert time.monotonic() < deadline, "the process is not reaped at its end"
+        os.sched_yield()
+
+
 def test_output_is_bounded(installed: Path) -> None:
     _install(installed, "squeue", "cat /dev/zero")
     with pytest.raises(SlurmUnreadable, match="more than 1000 bytes"):
@@ -101,6 +122,12 @@ def test_another_user_needs_root_or_sudo(monkeypatch: pytest.MonkeyPatch) -> Non
     assert as_user("ada") == ("runuser", "-u", "ada", "--")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert as_user("ada") == ("sudo", "-n", "-u", "ada", "--")
+
+
+def test_a_variable_makes_no_process_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "ada")
+    assert as_user("ada") != ()
+    assert as_user(pwd.getpwuid(os.geteuid()).pw_name) == ()
 
 
 def test_an_answer_larger_than_a_pipe_is_read_whole(installed: Path) -> None:

@@ -3,8 +3,9 @@
 ``tests/engines`` has the same driver on a real Slurm.
 """
 
-import getpass
 import json
+import os
+import pwd
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +29,6 @@ from service.executors.cluster.slurm import SlurmDriver, SlurmOptions, slurm_dri
 from service.slurm.cluster import Slurm
 from service.slurm.commands import SlurmAway, SlurmCommands, SlurmMissing, SlurmRefused
 
-ME = getpass.getuser()
 PARTITION = "PartitionName=main Default=YES State=UP MaxTime={limit} Nodes=n[1-4]\n"
 
 
@@ -43,7 +43,7 @@ def node(name: str, **values: object) -> dict[str, object]:
 def row(job_id: int, state: str, **values: object) -> dict[str, object]:
     """A job of squeue with the comment of this executor."""
     return {
-        "job_id": job_id, "name": "x", "user_name": ME, "job_state": state, "state_reason": "None",
+        "job_id": job_id, "name": "x", "user_name": "svc", "user_id": os.geteuid(), "job_state": state, "state_reason": "None",
         "comment": f"sooner:c1:{job_id}.1", "nodes": "n1", "required_nodes": "n1", "exit_code": 0, "node_count": 1,
         "partition": "main",
     } | values  # fmt: skip
@@ -295,7 +295,7 @@ def test_jobs_of_others_are_not_seen(commands: Scripted) -> None:
         row(1, "RUNNING"),
         row(2, "RUNNING", comment="sooner:c2:2.1"),
         row(3, "RUNNING", comment=""),
-        row(4, "RUNNING", user_name="mallory"),
+        row(4, "RUNNING", user_name="mallory", user_id=os.geteuid() + 1),
     ]
     assert [job.id for job in driver(commands).jobs()] == ["1"]
     assert [job.id for job in driver(commands, users=True).jobs()] == ["1", "4"]
@@ -351,9 +351,9 @@ def test_nodes_of_the_partition_with_gpus_of_one_type(commands: Scripted, caplog
 
 def test_cancelling_as_the_user_who_owns_the_job(commands: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root may cancel the jobs of all; another service needs the rights of the owner, also after a restart."""
-    for me, users in (("root", [None]), ("svc", [None, "ada"])):
-        monkeypatch.setattr(getpass, "getuser", lambda me=me: me)
-        commands.rows = [row(1, "RUNNING", user_name="ada"), row(2, "RUNNING", user_name=me)]
+    for me, users in ((0, [None]), (1, [None, "ada"])):
+        monkeypatch.setattr(os, "geteuid", lambda me=me: me)
+        commands.rows = [row(1, "RUNNING", user_name="ada", user_id=4711), row(2, "RUNNING")]
         commands.users.clear()
         one = driver(commands, users=True)
         one.jobs()
@@ -361,6 +361,17 @@ def test_cancelling_as_the_user_who_owns_the_job(commands: Scripted, monkeypatch
         assert sorted(commands.users, key=str) == sorted(users, key=str)
         one.cancel([])
         assert len(commands.users) == len(users)
+
+
+def test_variables_that_name_another_user_hide_no_job(commands: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user of the jobs is that of the process, whatever LOGNAME says."""
+    monkeypatch.setenv("LOGNAME", "mallory")
+    me = pwd.getpwuid(os.geteuid()).pw_name
+    commands.rows = [row(1, "RUNNING", user_name=me), row(2, "RUNNING", user_name="mallory", user_id=os.geteuid() + 1)]
+    one = driver(commands)
+    assert [job.id for job in one.jobs()] == ["1"]
+    one.cancel(["1"])
+    assert commands.users == [None]
 
 
 def test_a_launch_of_a_user_is_submitted_as_that_user(commands: Scripted) -> None:
