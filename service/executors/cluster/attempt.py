@@ -364,7 +364,7 @@ class ClusterAttempt:
         claimed = self._note_claim(nodes)
         submissions, now_s = self.submissions, self.around.elapsed_s()
         complete = bool(nodes) and all(node.end is not None for node in nodes)
-        over = not submissions.alive and submissions.certain and not self.submitting
+        over = self._is_over()
         if not over or not (submissions.ids or claimed):
             self._settled_s = math.inf
             if over and not claimed and self.launch is None:
@@ -383,6 +383,13 @@ class ClusterAttempt:
         else:
             self._decide_incomplete(nodes)
 
+    def _is_over(self) -> bool:
+        """Whether the engine has nothing of it, and gets nothing.
+
+        Read in this order: a submit that returns meanwhile has added its submission, or noted that it is uncertain, before.
+        """
+        return not self.submitting and self.submissions.certain and not self.submissions.alive
+
     def _note_claim(self, nodes: Sequence[NodeRecord]) -> bool:
         if self._claimed_s == math.inf and (
             any(node.exists for node in nodes) or shared.claimed(self.folder.inbox(self.record)) is not None
@@ -392,10 +399,10 @@ class ClusterAttempt:
 
     def _decide_never(self) -> None:
         """Nothing of it runs or will run. Its end is reported when the engine has nothing left of it."""
-        if alive := self.submissions.alive:
-            self._cancel(alive)
-        elif self.submissions.certain and not self.submitting:
+        if self._is_over():
             self._finish(self._end_unstarted())
+        elif alive := self.submissions.alive:
+            self._cancel(alive)
         else:
             self.around.ask()
 

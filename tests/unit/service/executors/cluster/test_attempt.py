@@ -10,6 +10,7 @@ from service.executors.cluster import folder as shared
 from service.executors.cluster.attempt import MARGIN_S, ClusterAttempt, StopOrder, Surroundings
 from service.executors.cluster.driver import EngineEnd, EngineJob, EngineJobState
 from service.executors.cluster.shared import AttemptFolder, LaunchRecord
+from service.executors.cluster.submissions import Submissions
 from service.executors.seal import Seal
 
 ATTEMPT = AttemptId("1.1")
@@ -75,3 +76,24 @@ def test_a_lost_server_has_the_grace_period_of_the_launch_although_a_stop_has_a_
     end = bench.attempt.end
     assert end is not None
     assert (end.kind, end.server) == (ReportKind.LAUNCH_FAILED, 0)
+
+
+@pytest.mark.parametrize("never", [False, True])
+def test_a_submit_that_returns_during_a_look_is_not_overlooked(bench: Bench, never: bool) -> None:
+    class ReturnsWhenRead(Submissions):
+        """The submit returns just after the submissions were read."""
+
+        @property
+        def alive(self) -> list[str]:
+            found = super().alive
+            self.add("7", bench.now_s)
+            bench.attempt.submitting = False
+            return found
+
+    bench.attempt.submissions = ReturnsWhenRead()
+    bench.attempt.submitting = True
+    if never:
+        shared.claim(bench.inbox, shared.STOPPED)
+    bench.look_at(1001.0)
+    assert bench.attempt.end is None, "its submission waits in the engine"
+    assert bench.attempt.never is never
