@@ -123,7 +123,10 @@ class NodeChecks:
         now_s = self._elapsed_s()
         answer = read_check(self._shared_dir, self._check, server)
         over = job is None or job.state is EngineJobState.ENDED
-        if over and submission.ended_s is None:
+        if not over:
+            # An earlier answer of the engine may have been without it.
+            submission.ended_s = None
+        elif submission.ended_s is None:
             submission.ended_s = now_s
         if answer is not None:
             self._note(server, answer)
