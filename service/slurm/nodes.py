@@ -21,6 +21,7 @@ _DRAINING: Final = frozenset(
         "REBOOT",
         "REBOOT_ISSUED",
         "REBOOT_REQUESTED",
+        "RESERVED",
     }
 )
 """Flags with which a node gets no new jobs although its jobs continue."""

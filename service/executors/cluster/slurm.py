@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
@@ -269,7 +269,11 @@ class SlurmDriver:
 
     @_engine_errors
     def nodes(self) -> Sequence[EngineNode]:
-        """The nodes with GPUs of one type in the partition, by name. Partition and racks are read once."""
+        """The nodes with GPUs of one type in the partition, by name. Racks are read once.
+
+        All that are up count as drained while the partition is not UP: Slurm starts no job there.
+        """
+        self._read_partition()
         partition = self._partition()
         self._nodes = {node.name: node for node in self._slurm.nodes()}
         usable = [node for node in self._nodes.values() if partition.name in node.partitions and node.gpus > 0]
@@ -280,7 +284,16 @@ class SlurmDriver:
         if self._racks is None:
             self._racks = self._slurm.racks()
         kept = sorted((node for node in usable if node.name not in mixed), key=lambda node: node.name)
-        return [_engine_node(node, self._racks.get(node.name, "r1")) for node in kept]
+        closed = "" if partition.up else f"the partition {partition.name!r} is not UP"
+        return [self._engine_node(node, self._racks.get(node.name, "r1"), closed) for node in kept]
+
+    def _engine_node(self, node: SlurmNode, rack: str, closed: str) -> EngineNode:
+        server = Server(node.name, node.gpus, gpu_type=node.gpu_type or UNTYPED, rack=rack)
+        if any(option.startswith("--reservation") for option in self._options.extra_args):
+            node = replace(node, flags=node.flags - {"RESERVED"})
+        if node.down or node.drained:
+            return EngineNode(server, NodeState.DOWN if node.down else NodeState.DRAINED, node.address, node.why)
+        return EngineNode(server, NodeState.DRAINED if closed else NodeState.UP, node.address, closed)
 
     def close(self) -> None:
         """There is nothing to release: each call is a process of its own."""
@@ -288,17 +301,26 @@ class SlurmDriver:
     # Submission.
 
     def _partition(self) -> SlurmPartition:
-        """The partition of the settings, else the default one. Read once."""
+        """The partition of the settings, else the default one, as last read."""
         if self._found_partition is None:
-            partitions = self._slurm.partitions()
-            wanted = self._options.partition
-            found = [one for one in partitions if (one.name == wanted if wanted is not None else one.default)]
-            if not found:
-                names = ", ".join(one.name for one in partitions) or "none"
-                missing = f"no partition {wanted!r}" if wanted is not None else "no default partition"
-                raise EngineUnavailable(f"slurm_partition: Slurm has {missing}; its partitions: {names}")
-            self._found_partition = found[0]
+            self._read_partition()
+        assert self._found_partition is not None
         return self._found_partition
+
+    def _read_partition(self) -> None:
+        """A partition that was deleted counts as not UP. Raises EngineUnavailable if none was ever found."""
+        partitions = self._slurm.partitions()
+        before = self._found_partition
+        wanted = before.name if before is not None else self._options.partition
+        found = [one for one in partitions if (one.name == wanted if wanted is not None else one.default)]
+        if found:
+            self._found_partition = found[0]
+        elif before is not None:
+            self._found_partition = replace(before, up=False)
+        else:
+            names = ", ".join(one.name for one in partitions) or "none"
+            missing = f"no partition {wanted!r}" if wanted is not None else "no default partition"
+            raise EngineUnavailable(f"slurm_partition: Slurm has {missing}; its partitions: {names}")
 
     def _groups(self, shares: Sequence[NodeShare]) -> list[list[NodeShare]]:
         """The shares by their number of GPUs, one component of a heterogeneous job each."""
@@ -468,9 +490,3 @@ def _end(job: SlurmJob) -> tuple[EngineEnd, str]:
         return end, f"the batch script of the Slurm job ended with {code}"
     reason = f" ({job.reason})" if job.reason and end is not EngineEnd.COMPLETED else ""
     return end, detail + reason
-
-
-def _engine_node(node: SlurmNode, rack: str) -> EngineNode:
-    state = NodeState.DOWN if node.down else NodeState.DRAINED if node.drained else NodeState.UP
-    server = Server(node.name, node.gpus, gpu_type=node.gpu_type or UNTYPED, rack=rack)
-    return EngineNode(server, state, node.address, "" if state is NodeState.UP else node.why)

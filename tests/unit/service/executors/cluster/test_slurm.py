@@ -29,7 +29,7 @@ from service.executors.cluster.slurm import SlurmDriver, SlurmOptions, slurm_dri
 from service.slurm.cluster import Slurm
 from service.slurm.commands import SlurmAway, SlurmCommands, SlurmMissing, SlurmRefused
 
-PARTITION = "PartitionName=main Default=YES State=UP MaxTime={limit} Nodes=n[1-4]\n"
+PARTITION = "PartitionName=main Default=YES State={state} MaxTime={limit} Nodes=n[1-4]\n"
 
 
 def node(name: str, **values: object) -> dict[str, object]:
@@ -56,7 +56,7 @@ class Scripted(SlurmCommands):
         super().__init__(environ={})
         self.rows: list[dict[str, object]] = []
         self.node_rows = [node("n1"), node("n2"), node("n3", gres=""), node("n4", partitions=["other"])]
-        self.limit = "UNLIMITED"
+        self.limit, self.state = "UNLIMITED", "UP"
         self.calls: list[tuple[str, ...]] = []
         self.script = b""
         self.users: list[str | None] = []
@@ -86,7 +86,7 @@ class Scripted(SlurmCommands):
             return "".join(
                 f"{r['job_id']}|{r['job_state']}|{r['state_reason']}|{r['nodes']}|{r['comment']}\n" for r in self.rows
             )
-        return PARTITION.format(limit=self.limit)
+        return PARTITION.format(limit=self.limit, state=self.state)
 
     def last(self, command: str) -> tuple[str, ...]:
         """The arguments of the last call of a command."""
@@ -347,6 +347,37 @@ def test_nodes_of_the_partition_with_gpus_of_one_type(commands: Scripted, caplog
     ]
     one.nodes()
     assert [record.getMessage() for record in caplog.records] == ["nodes with GPUs of several types are left out: n3"]
+
+
+@pytest.mark.parametrize("state", ["DOWN", "DRAIN", "INACTIVE"])
+def test_no_node_is_up_while_the_partition_is_not(commands: Scripted, state: str) -> None:
+    commands.node_rows = [node("n1"), node("n2", state="down"), node("n3", state_flags=["DRAIN"], reason="fan")]
+    one = driver(commands)
+
+    def states() -> list[tuple[NodeState, str]]:
+        return [(each.state, each.detail) for each in one.nodes()]
+
+    others = [(NodeState.DOWN, "DOWN"), (NodeState.DRAINED, "IDLE+DRAIN: fan")]
+    assert states() == [(NodeState.UP, ""), *others]
+    commands.state = state
+    assert states() == [(NodeState.DRAINED, "the partition 'main' is not UP"), *others]
+    commands.state = "UP"
+    assert states() == [(NodeState.UP, ""), *others]
+
+
+def test_a_deleted_partition_is_not_up(commands: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = driver(commands)
+    one.nodes()
+    monkeypatch.setitem(globals(), "PARTITION", "PartitionName=other Default=YES State=UP MaxTime=UNLIMITED\n")
+    assert {each.state for each in one.nodes()} == {NodeState.DRAINED}
+
+
+def test_a_reserved_node_is_drained_for_jobs_without_a_reservation(commands: Scripted) -> None:
+    commands.node_rows = [node("n1", state_flags=["RESERVED"])]
+    [reserved] = driver(commands).nodes()
+    assert (reserved.state, reserved.detail) == (NodeState.DRAINED, "IDLE+RESERVED")
+    [own] = driver(commands, extra_args=("--reservation=ml",)).nodes()
+    assert own.state is NodeState.UP
 
 
 def test_cancelling_as_the_user_who_owns_the_job(commands: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
