@@ -31,7 +31,11 @@ class ServeOptions:
     database_url: DatabaseOption = None
     cluster: Annotated[Path | None, typer.Option("--cluster", help="Cluster file (sooner.cluster/1).")] = None
     executor: Annotated[
-        str | None, typer.Option("--executor", help="local (runs processes) or fake (timers, for tests).")
+        str | None,
+        typer.Option(
+            "--executor",
+            help="local (this machine), slurm or ray (the servers of a cluster), or fake (timers, for tests).",
+        ),
     ] = None
     policy: Annotated[
         str | None, typer.Option("--policy", help="Scheduling policy.", autocompletion=completion.policies)
