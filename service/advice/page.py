@@ -82,7 +82,7 @@ class AdvicePage:
         self._thread.join()
 
     def _answer(self, request: BaseHTTPRequestHandler) -> None:
-        if request.headers.get("Host", "").rpartition(":")[0] not in _NAMES:
+        if request.headers.get("Host", "").partition(":")[0] not in _NAMES:
             request.send_error(421, "This server is reached as 127.0.0.1 or localhost")
             return
         if not self._bodies:

@@ -41,4 +41,11 @@ def test_other_paths_methods_and_hosts_get_nothing(page: AdvicePage) -> None:
     assert httpx.get(f"{page.url}jobs").status_code == 404
     assert httpx.post(page.url).status_code == 501
     assert httpx.get(page.url, headers={"Host": "evil.example:80"}).status_code == 421
+    assert httpx.get(page.url, headers={"Host": "evil.example"}).status_code == 421
     assert page.url.startswith("http://127.0.0.1:")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "localhost:8080"])
+def test_a_browser_leaves_out_the_port_80(page: AdvicePage, host: str) -> None:
+    _publish(page)
+    assert httpx.get(page.url, headers={"Host": host}).status_code == 200
