@@ -418,8 +418,8 @@ class ClusterAttempt:
         """While the engine has it: end what takes too long, and submissions that can never run."""
         submissions, now_s = self.submissions, self.around.elapsed_s()
         pending = submissions.pending
-        if len(submissions.ids) > 1 and pending and submissions.answered_s > self._claimed_s:
-            self._cancel(pending)  # another submission has the claim
+        if 0 < len(pending) < len(submissions.ids) and submissions.answered_s > self._claimed_s:
+            self._cancel(pending)  # another submission, which does not wait, has the claim
         stop = self._stop_written
         if stop is not None and now_s - self._stop_written_s > stop.takes_s:
             self._cancel(submissions.alive)

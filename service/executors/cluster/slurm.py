@@ -142,7 +142,8 @@ class SlurmDriver:
         self._found_partition: SlurmPartition | None = None
         self._owners: Mapping[str, str] = {}
         self._failed_nodes: dict[int, tuple[str, ...]] = {}
-        self._counting, self._reading = threading.Lock(), threading.Lock()
+        self._counting, self._reading = threading.Condition(), threading.Lock()
+        self._closed = False
         self._glance: tuple[str, ...] = ()
         self._jobs: Sequence[EngineJob] = ()
         self._next_reading_s = -math.inf
@@ -225,6 +226,7 @@ class SlurmDriver:
         with self._counting:
             self._owners = {**self._owners, job: launch.user or self._own_user}
             self._submitted += 1
+            self._counting.notify_all()
         return job
 
     @_engine_errors
@@ -242,18 +244,29 @@ class SlurmDriver:
         """The jobs of this executor that Slurm remembers: ended ones for MinJobAge (300 s by default).
 
         A cheap list shows whether any of them has changed; only then all is read. Where that takes long because Slurm has many
-        jobs, it is done at most a fifth of the time.
+        jobs, it is done at most a fifth of the time: a call waits for its turn, so that no answer is older than the call. A
+        submission ends the wait.
         """
         with self._reading:
-            # A submission of this driver that has returned is part of every later answer.
-            submitted = self._submitted
             glance = self._slurm.glance(self._mark)
-            begun_s = time.monotonic()
-            if glance != self._glance and (begun_s >= self._next_reading_s or submitted != self._read_submitted):
-                self._jobs = self._read_jobs()
-                self._glance, self._read_submitted = glance, submitted
-                self._next_reading_s = begun_s + _READING_PAUSE * (time.monotonic() - begun_s)
+            if glance == self._glance:
+                return self._jobs
+            if self._wait_for_turn():
+                glance = self._slurm.glance(self._mark)
+            submitted, begun_s = self._submitted, time.monotonic()
+            self._jobs = self._read_jobs()
+            self._glance, self._read_submitted = glance, submitted
+            self._next_reading_s = begun_s + _READING_PAUSE * (time.monotonic() - begun_s)
             return self._jobs
+
+    def _wait_for_turn(self) -> bool:
+        """Wait until all may be read again, or something was submitted since the last reading; whether that took time."""
+        with self._counting:
+            pause_s = self._next_reading_s - time.monotonic()
+            if pause_s <= 0.0:
+                return False
+            self._counting.wait_for(lambda: self._closed or self._submitted != self._read_submitted, pause_s)
+        return True
 
     def _read_jobs(self) -> Sequence[EngineJob]:
         own_id, marked = os.geteuid(), dict[int, list[SlurmJob]]()
@@ -296,7 +309,10 @@ class SlurmDriver:
         return EngineNode(server, NodeState.DRAINED if closed else NodeState.UP, node.address, closed)
 
     def close(self) -> None:
-        """There is nothing to release: each call is a process of its own."""
+        """End the waits of :meth:`jobs`. There is nothing else to release: each call is a process of its own."""
+        with self._counting:
+            self._closed = True
+            self._counting.notify_all()
 
     # Submission.
 

@@ -97,3 +97,17 @@ def test_a_submit_that_returns_during_a_look_is_not_overlooked(bench: Bench, nev
     bench.look_at(1001.0)
     assert bench.attempt.end is None, "its submission waits in the engine"
     assert bench.attempt.never is never
+
+
+def test_submissions_that_all_wait_in_an_answer_are_kept_although_one_has_begun(bench: Bench) -> None:
+    bench.answer(job("7", EngineJobState.PENDING), job("8", EngineJobState.PENDING))
+    shared.claim(bench.inbox, "a launch")
+    bench.look_at(1001.0)
+    bench.now_s = 1002.0
+    bench.answer(job("7", EngineJobState.PENDING), job("8", EngineJobState.PENDING))
+    bench.look_at(1002.0)
+    assert bench.attempt.to_cancel == frozenset(), "one of them runs"
+    bench.now_s = 1003.0
+    bench.answer(job("7", EngineJobState.RUNNING), job("8", EngineJobState.PENDING))
+    bench.look_at(1003.0)
+    assert bench.attempt.to_cancel == {"8"}

@@ -7,7 +7,9 @@ import json
 import os
 import pwd
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from service.executors.cluster.driver import (
 from service.executors.cluster.slurm import SlurmDriver, SlurmOptions, slurm_driver
 from service.slurm.cluster import Slurm
 from service.slurm.commands import SlurmAway, SlurmCommands, SlurmMissing, SlurmRefused
+from tests.local_executor import wait_for
 
 PARTITION = "PartitionName=main Default=YES State={state} MaxTime={limit} Nodes=n[1-4]\n"
 
@@ -317,16 +320,32 @@ def test_jobs_are_read_in_full_only_after_a_change(commands: Scripted) -> None:
     assert full() == 2
 
 
-def test_an_own_submission_is_in_the_next_answer(commands: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where reading all jobs takes so long that it is done rarely."""
+def test_no_answer_is_older_than_the_question(commands: Scripted) -> None:
+    """Also where reading all jobs takes so long that it is done rarely: an old answer would deny a submission made since."""
     one = driver(commands)
     commands.rows = [row(1, "RUNNING")]
     one.jobs()
-    one._next_reading_s = float("inf")
     commands.rows = [row(1, "RUNNING"), row(77, "PENDING")]
-    assert [job.id for job in one.jobs()] == ["1"]
-    one.submit(launch())
+    one._next_reading_s = turn_s = time.monotonic() + 0.3
     assert [job.id for job in one.jobs()] == ["1", "77"]
+    assert time.monotonic() >= turn_s
+
+
+@pytest.mark.parametrize("call", [lambda one: one.submit(launch()), lambda one: one.close()], ids=["submit", "close"])
+def test_a_submission_and_the_close_end_the_wait_for_the_next_reading(
+    commands: Scripted, call: Callable[[SlurmDriver], object]
+) -> None:
+    one = driver(commands)
+    commands.rows = [row(1, "RUNNING")]
+    one.jobs()
+    one._next_reading_s = time.monotonic() + 3600.0
+    commands.rows = [row(1, "RUNNING"), row(77, "PENDING")]
+    with ThreadPoolExecutor(1) as pool:
+        asked = len(commands.calls)
+        answer = pool.submit(one.jobs)
+        wait_for(lambda: len(commands.calls) > asked, "the cheap list to be read")
+        call(one)
+        assert [job.id for job in answer.result(20.0)] == ["1", "77"]
 
 
 def test_nodes_of_the_partition_with_gpus_of_one_type(commands: Scripted, caplog: pytest.LogCaptureFixture) -> None:
