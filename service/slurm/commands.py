@@ -63,7 +63,7 @@ class SlurmTimeout(SlurmError):
 
 
 class SlurmAway(SlurmError):
-    """One of Slurm's daemons did not answer the command. Whether it had an effect is unknown."""
+    """One of Slurm's daemons did not answer, or a signal ended the command. Whether it had an effect is unknown."""
 
 
 class SlurmRefused(SlurmError):
@@ -200,8 +200,12 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _failure(command: str, code: int, message: str) -> SlurmError:
-    text = _short(message) or (f"exit code {code}" if code > 0 else f"ended by signal {-code}")
-    return failure(command, text)
+    # A command that sudo or runuser started: they report its signal by their own exit code.
+    signalled = -code if code < 0 else code - 128 if 128 < code < 128 + signal.NSIG else 0
+    if signalled:
+        text = _short(message)
+        return SlurmAway(f"{command}: ended by signal {signalled}" + (f": {text}" if text else ""))
+    return failure(command, _short(message) or f"exit code {code}")
 
 
 def failure(command: str, message: str) -> SlurmError:

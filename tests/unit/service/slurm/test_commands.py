@@ -116,6 +116,22 @@ def test_failures_are_told_apart(installed: Path, message: str, kind: type[Excep
     assert type(raised.value) is kind
 
 
+@pytest.mark.parametrize(
+    ("script", "text"),
+    [
+        ("kill -9 $$", "sbatch: ended by signal 9"),
+        ("echo 'sbatch: error: invalid partition' >&2; kill -15 $$", "sbatch: ended by signal 15: invalid partition"),
+        ("exit 137", "sbatch: ended by signal 9"),
+    ],
+    ids=["silent", "with a message", "as sudo and runuser report it"],
+)
+def test_whether_a_command_ended_by_a_signal_had_an_effect_is_unknown(installed: Path, script: str, text: str) -> None:
+    _install(installed, "sbatch", script)
+    with pytest.raises(SlurmAway) as raised:
+        _commands(installed).run("sbatch")
+    assert str(raised.value) == text
+
+
 def test_another_user_needs_root_or_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
     assert as_user(None) == ()
     monkeypatch.setattr(os, "geteuid", lambda: 0)
