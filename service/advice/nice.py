@@ -1,8 +1,9 @@
 """``--set nice``: the only thing that advice mode ever changes in Slurm, and how it is undone.
 
 The priorities that a partition's waiting jobs have are dealt out anew among these jobs, in A-SRPT's order, by each job's nice
-value. So no job gets ahead of jobs that are not touched. Before a value is written, the file says what it was and what it will
-be, so that it is undone after a crash at any instant. A value that anyone else has changed since is left alone.
+value. So no more jobs are ahead of an untouched one than before; single ones may pass it. Before a value is written, the file
+says what it was and what it will be, so that it is undone after a crash at any instant. A value that anyone else has changed
+since is left alone.
 """
 
 import contextlib
@@ -82,6 +83,13 @@ class Kept:
         """Whether this program may have set the value."""
         return nice != self.before and nice in self.written
 
+    def is_of(self, job: SlurmJob) -> bool:
+        """Whether the job is the one that was changed, or that one requeued, and not a new one with its number."""
+        submitted_at_s = job.submit_s or 0.0
+        if submitted_at_s == self.submitted_at_s:
+            return True
+        return submitted_at_s > self.submitted_at_s and (job.nice == self.before or self.wrote(job.nice))
+
 
 def rights(slurm: Slurm) -> Rights:
     """The rights of the user of this process. Raises :class:`service.slurm.commands.SlurmError`."""
@@ -159,21 +167,26 @@ class NiceOrder:
         foreign = sum(present[number].nice != kept.before for number, kept in self._kept.items() if number not in ours)
         done = self._change({number: kept.before for number, kept in ours.items()})
         if not done.unreachable:
-            self._kept = {}
+            # What Slurm refused still has a value of this program.
+            self._kept = {number: kept for number, kept in ours.items() if kept.wrote(present[number].nice)}
             self._write()
         return replace(done, foreign=foreign)
 
     def _present(self) -> dict[int, SlurmJob]:
-        """The unfinished jobs, one for an array: a waiting task if there is one. The kept values of others are forgotten."""
+        """The unfinished jobs, one for an array: a waiting task if there is one. The kept values of others are forgotten.
+
+        A requeue gives a job a new time of submission and leaves its nice value. A new job with an old number comes with a
+        value of its own.
+        """
         found: dict[int, SlurmJob] = {}
         for job in self._slurm.jobs():
             number = job.array_job_id or job.id
             if not job.ended and (number not in found or job.state == "PENDING"):
                 found[number] = job
         self._kept = {
-            number: kept
+            number: replace(kept, submitted_at_s=found[number].submit_s or 0.0)
             for number, kept in self._kept.items()
-            if number in found and found[number].submit_s == kept.submitted_at_s
+            if number in found and kept.is_of(found[number])
         }
         return found
 

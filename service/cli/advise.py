@@ -184,11 +184,12 @@ def _restore(nice: "NiceOrder") -> None:
     notes = [f"restored the nice value of {count_of(done.changed)}"]
     if done.foreign:
         notes.append(f"left {count_of(done.foreign)} alone, because the value was changed by others")
-    if done.refused:
-        notes.append(f"Slurm refused {count_of(done.refused)}")
     typer.echo("; ".join(notes), err=True)
+    why = [f"Slurm refused {count_of(done.refused)}"] if done.refused else []
     if done.unreachable:
-        fail(f"not all were restored: {done.unreachable}; run `sooner advise --slurm --undo` later", EXIT_FAILED)
+        why.append(done.unreachable)
+    if why:
+        fail(f"not all were restored: {'; '.join(why)}; run `sooner advise --slurm --undo` later", EXIT_FAILED)
 
 
 def _note_left(folder: Path) -> None:

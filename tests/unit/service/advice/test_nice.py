@@ -149,10 +149,50 @@ def test_a_number_that_slurm_has_given_to_a_new_job_is_not_undone(tmp_path: Path
     slurm = FakeSlurm({1: 500, 2: 400})
     nice = NiceOrder(slurm, tmp_path, ROOT)
     nice.apply(*_mirrored(slurm, [2, 1]))
-    slurm.queue[1] = replace(slurm.queue[1], submit_s=NOW_S + 1e6)
+    slurm.queue[1] = replace(slurm.queue[1], submit_s=NOW_S + 1e6, nice=5)
     written = len(slurm.writes)
-    nice.undo()
+    assert nice.undo().foreign == 0
     assert [number for number, _ in slurm.writes[written:]] == [2]
+
+
+def test_a_requeued_job_gets_the_value_back_that_it_had_first(tmp_path: Path) -> None:
+    slurm = FakeSlurm({1: 500, 2: 400, 3: 300})
+    slurm.set_nice(2, 7)
+    before = {number: job.nice for number, job in slurm.queue.items()}
+    nice = NiceOrder(slurm, tmp_path, ROOT)
+    nice.apply(*_mirrored(slurm, [3, 1, 2]))
+    assert slurm.queue[2].nice != 7
+    # Slurm keeps the nice value of a job that it requeues, and sets a new time of submission.
+    slurm.queue[2] = replace(slurm.queue[2], submit_s=NOW_S + 1000.0)
+    nice.apply(*_mirrored(slurm, [2, 3, 1]))
+    slurm.queue[3] = replace(slurm.queue[3], submit_s=NOW_S + 2000.0)
+    assert NiceOrder(slurm, tmp_path, ROOT).undo().foreign == 0
+    assert {number: job.nice for number, job in slurm.queue.items()} == before
+
+
+def test_a_value_that_is_changed_after_a_requeue_is_left_alone(tmp_path: Path) -> None:
+    slurm = FakeSlurm({1: 500, 2: 400, 3: 300})
+    nice = NiceOrder(slurm, tmp_path, ROOT)
+    nice.apply(*_mirrored(slurm, [3, 1, 2]))
+    slurm.queue[1] = replace(slurm.queue[1], submit_s=NOW_S + 1000.0)
+    nice.apply(*_mirrored(slurm, [3, 1, 2]))
+    slurm.set_nice(1, 999)
+    nice.apply(*_mirrored(slurm, [1, 2, 3]))
+    assert nice.undo().foreign == 1
+    assert slurm.queue[1].nice == 999
+
+
+def test_a_value_whose_undoing_is_refused_is_undone_the_next_time(tmp_path: Path) -> None:
+    slurm = FakeSlurm({1: 500, 2: 400, 3: 300})
+    before = dict(slurm.queue)
+    nice = NiceOrder(slurm, tmp_path, ROOT)
+    nice.apply(*_mirrored(slurm, [3, 1, 2]))
+    slurm.refuses = {1}
+    done = nice.undo()
+    assert (done.changed, done.refused, kept_values(tmp_path)) == (2, 1, 1)
+    slurm.refuses = set()
+    assert NiceOrder(slurm, tmp_path, ROOT).undo() == Outcome(changed=1)
+    assert slurm.queue == before and kept_values(tmp_path) == 0
 
 
 def test_without_the_right_only_own_jobs_and_only_upwards(tmp_path: Path) -> None:

@@ -196,6 +196,24 @@ def test_after_kill_the_order_is_undone_on_request(slurm: Programs) -> None:
     assert "--undo" not in slurm.run("--slurm").stderr
 
 
+def test_an_undo_that_slurm_refuses_fails_and_is_tried_again(slurm: Programs) -> None:
+    _keep_nice(slurm)
+    (job,) = (job for job in json.loads((slurm.folder / "squeue.json").read_text())["jobs"] if job["job_id"] == 5)
+    kept = {"submitted_at_s": job["submit_time"], "before": 3, "written": [0]}
+    (slurm.folder / "state").mkdir()
+    (slurm.folder / "state" / "nice.json").write_text(
+        json.dumps({"schema": "sooner.advice.nice/1", "jobs": {"5": kept}})
+    )
+    scontrol = (slurm.folder / "scontrol").read_text()
+    refused = "echo 'slurm_update error: Access/permission denied' >&2; exit 1"
+    slurm.install("scontrol", f'test "$1" != update && cat {slurm.folder}/config.txt && exit; {refused}')
+    done = slurm.run("--slurm", "--undo")
+    assert done.exit_code == 1 and "Slurm refused 1 job" in done.stderr and "--undo` later" in done.stderr
+    (slurm.folder / "scontrol").write_text(scontrol)
+    assert slurm.run("--slurm", "--undo").exit_code == 0
+    assert slurm.nice[5] == 3
+
+
 def _keep_nice(slurm: Programs) -> None:
     """``scontrol update`` changes the file that squeue prints, as Slurm would."""
     slurm.install(
