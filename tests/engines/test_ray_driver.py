@@ -259,3 +259,16 @@ def test_a_killed_node_is_down_at_once_and_ends_the_submissions_on_it(runs: Runs
     runs.wait_state("node2", NodeState.UP)
     runs.driver.submit(runs.launch("again", ("node2", GPUS)))
     runs.wait_ran(4)
+
+
+def test_a_submission_for_a_server_that_ray_has_lost_waits_until_it_is_back(
+    runs: Runs, ray_cluster: RayCluster
+) -> None:
+    """A head that was restarted, too, knows no server for a while: what is submitted then must not fail."""
+    assert runs.node("node2").state is NodeState.UP
+    ray_cluster.lose_node("node2")
+    wait_until(lambda: "node2" not in [node.server.name for node in runs.driver.nodes()], "Ray has no such server")
+    runs.driver.submit(runs.launch("waits", ("node2", 1)))
+    assert runs.wait("waits", lambda job: True, "is there").state is EngineJobState.PENDING
+    ray_cluster.start_nodes(["node2"])
+    runs.wait_ran(1)

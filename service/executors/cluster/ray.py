@@ -4,7 +4,7 @@ import importlib.util
 import pickle
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ class RayDriver:
         )
         self._lock = threading.Lock()
         self._closed = False
+        self._seen: Mapping[str, int] = {}
         self._child = _new_child()
 
     @property
@@ -62,7 +63,7 @@ class RayDriver:
         """See the port. The id is the attempt's: Ray holds one submission of an attempt, whichever call was first."""
         if launch.user is not None:
             raise EngineRefused(f"user {launch.user}: Ray runs programs only as the user of its nodes")
-        found: str = self._ask("submit", launch)
+        found: str = self._ask("submit", launch, self._seen)
         return found
 
     def cancel(self, ids: Sequence[str]) -> None:
@@ -78,6 +79,7 @@ class RayDriver:
     def nodes(self) -> Sequence[EngineNode]:
         """See the port."""
         found: list[EngineNode] = self._ask("nodes")
+        self._seen = {**self._seen, **{node.server.name: node.server.gpus for node in found}}
         return found
 
     def close(self) -> None:

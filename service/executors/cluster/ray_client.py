@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -93,14 +93,18 @@ class RayClient:
         self._actor = ray.remote(NodeRun)
         self._remove_abandoned()
 
-    def submit(self, launch: NodeLaunch) -> str:
-        """See :meth:`service.executors.cluster.driver.EngineDriver.submit`. The id is that of the attempt."""
+    def submit(self, launch: NodeLaunch, seen: Mapping[str, int]) -> str:
+        """See :meth:`service.executors.cluster.driver.EngineDriver.submit`. The id is that of the attempt.
+
+        ``seen``: servers that Ray has had, with their GPUs. A restarted head does not know them until their nodes are back; the
+        submission waits for them.
+        """
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         attempt = str(launch.attempt)
         if self._records.has_ended(attempt):
             return attempt
-        self._check(launch)
+        self._check(launch, seen)
         job = {
             "servers": [share.server for share in launch.shares],
             "gpus": [share.gpus for share in launch.shares],
@@ -174,17 +178,15 @@ class RayClient:
 
     # Submitting.
 
-    def _check(self, launch: NodeLaunch) -> None:
-        known = {node.server.name: node.server for node in self.nodes()}
+    def _check(self, launch: NodeLaunch, seen: Mapping[str, int]) -> None:
+        known = {**seen, **{node.server.name: node.server.gpus for node in self.nodes()}}
         for share in launch.shares:
             if share.server not in known:
                 raise EngineRefused(
                     f"server {share.server}: no node of Ray with GPUs has the label {NODE_LABEL}={share.server}"
                 )
-            if share.gpus > known[share.server].gpus:
-                raise EngineRefused(
-                    f"server {share.server}: {share.gpus} GPUs wanted, it has {known[share.server].gpus}"
-                )
+            if share.gpus > known[share.server]:
+                raise EngineRefused(f"server {share.server}: {share.gpus} GPUs wanted, it has {known[share.server]}")
 
     def _make_group(self, launch: NodeLaunch) -> Any:
         from ray.util.placement_group import placement_group
