@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
 
@@ -15,7 +15,7 @@ from service.db.dialects import SERVERS_LOCK, take_locks
 from service.db.rows import OPEN_ATTEMPTS, ServerOrigin, Values, server_values
 from service.db.session import Database
 from service.db.tables import ATTEMPTS, SERVERS
-from service.engine.ports import FoundServer
+from service.engine.ports import FoundServer, other_gpus
 from service.engine.record import ServerRecord
 
 CACHED_S = 1.0
@@ -34,12 +34,11 @@ def enroll(database: Database, cluster: Cluster, found: Iterable[FoundServer] = 
 
     New servers are appended, changed descriptions are updated. A server that the file no longer lists is marked down, and up
     again when it returns. Servers added by request are unchanged. ``found``: the states of those servers of ``cluster`` that an
-    executor has found. Drains by operators of this service stay. Must be called before the engine loads.
-    Raises :class:`ServerInUse`.
+    executor has found; one with another number of GPUs than is stored here is drained. While an attempt holds GPUs of such a
+    server, its description stays. Drains by operators of this service stay. Must be called before the engine loads.
+    Raises :class:`ServerInUse` for a server in use that ``cluster`` changes and no executor has found.
     """
-    states = {
-        each.server.name: {"down": each.down, "engine_drained": each.drained, "detail": each.detail} for each in found
-    }
+    states = {each.server.name: each for each in found}
     with database.writing() as session:
         connection = session.connection()
         take_locks(connection, SERVERS_LOCK)
@@ -48,11 +47,17 @@ def enroll(database: Database, cluster: Cluster, found: Iterable[FoundServer] = 
         changed: list[Values] = []
         for name, row in stored.items():
             new = wanted.get(name)
-            if new is not None and decode(Server, row["spec"]).gpus != new.gpus:
-                _check_unused(connection, row["position"], new)
             if new is not None:
+                old = decode(Server, row["spec"])
+                if old.gpus != new.gpus and (attempt := _attempt_on(connection, row["position"])) is not None:
+                    if name not in states:
+                        raise ServerInUse(
+                            f"server {name!r} now has {new.gpus} GPUs in the cluster file, but attempt {attempt} runs on it; "
+                            "drain the server under its old description first"
+                        )
+                    new = old
                 known = {"at_name": name, "spec": encode(new), "origin": ServerOrigin.FILE.value}
-                changed.append(known | states.get(name, _UP))
+                changed.append(known | _state(new, states))
             elif row["origin"] == ServerOrigin.FILE.value:
                 gone = {"at_name": name, "spec": row["spec"], "origin": row["origin"]}
                 changed.append(gone | {"down": True, "engine_drained": False, "detail": NOT_LISTED})
@@ -63,7 +68,7 @@ def enroll(database: Database, cluster: Cluster, found: Iterable[FoundServer] = 
             connection.execute(update(SERVERS).where(SERVERS.c.name == bindparam("at_name")), changed)
         added = [server for name, server in wanted.items() if name not in stored]
         rows = [
-            server_values(position, server, ServerRecord(), ServerOrigin.FILE) | states.get(server.name, _UP)
+            server_values(position, server, ServerRecord(), ServerOrigin.FILE) | _state(server, states)
             for position, server in enumerate(added, start=len(stored))
         ]
         if rows:
@@ -107,11 +112,24 @@ def _all(connection: Connection) -> Sequence[Server]:
     return [decode(Server, spec) for spec in specs]
 
 
-def _check_unused(connection: Connection, position: int, server: Server) -> None:
+def _state(server: Server, found: Mapping[str, FoundServer]) -> Values:
+    """Of the stored ``server``, as the executor has found it."""
+    state = found.get(server.name)
+    if state is None:
+        return _UP
+    if not state.down and (other := other_gpus(state.server, server)):
+        return {"down": False, "engine_drained": True, "detail": other}
+    return {"down": state.down, "engine_drained": state.drained, "detail": state.detail}
+
+
+def _attempt_on(connection: Connection, position: int) -> str | None:
+    """An attempt that holds GPUs of the server."""
     held = select(ATTEMPTS.c.id, ATTEMPTS.c.placement).where(ATTEMPTS.c.state.in_(OPEN_ATTEMPTS))
-    for attempt, placement in connection.execute(held):
-        if position in decode(Placement, placement).servers:
-            raise ServerInUse(
-                f"server {server.name!r} now has {server.gpus} GPUs in the cluster file, but attempt {attempt} runs on it; "
-                "drain the server under its old description first"
-            )
+    return next(
+        (
+            attempt
+            for attempt, placement in connection.execute(held)
+            if position in decode(Placement, placement).servers
+        ),
+        None,
+    )

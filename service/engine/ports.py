@@ -293,6 +293,11 @@ class FoundServer:
     detail: str = ""
 
 
+def other_gpus(found: Server, expected: Server) -> str:
+    """Why a server with another number of GPUs than the cluster's gets no attempts; "" if the numbers are equal."""
+    return f"has {found.gpus} GPUs, {expected.gpus} expected" if found.gpus != expected.gpus else ""
+
+
 class LiveExecutor(Executor, AttemptLeases, AttemptLogs, ProgressInput, AttemptFiles, Protocol):
     """The executor of a live service. Methods may be called from several threads."""
 

@@ -77,14 +77,15 @@ def described(file: Cluster, found: Sequence[Server], remembered: set[str], path
     """The servers that an engine has found, as the cluster file describes those that it lists.
 
     A server that is only ``remembered`` is away at the moment. Raises ClusterFileError for servers that are neither found nor
-    remembered, and for other numbers of GPUs than the engine's.
+    remembered, and for another number of GPUs than the engine's of a server that is not remembered. One that is remembered has
+    changed since, which must not end the service: :func:`service.db.servers.enroll` drains it.
     """
     listed = {server.name: server for server in file.servers}
     strange = [name for name in listed if name not in remembered and all(each.name != name for each in found)]
     if strange:
         raise ClusterFileError(f"{path}: servers", f"the engine of the cluster has no {_listed(strange)}")
     for server in found:
-        if server.name in listed and listed[server.name].gpus != server.gpus:
+        if server.name in listed and server.name not in remembered and listed[server.name].gpus != server.gpus:
             gpus = listed[server.name].gpus
             raise ClusterFileError(
                 f"{path}: servers", f"{server.name} has {gpus} GPUs in the file, and {server.gpus} in the cluster"

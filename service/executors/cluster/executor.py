@@ -218,7 +218,7 @@ class ClusterExecutor:
             self._cluster = cluster
             self._names = tuple(server.name for server in cluster.servers)
             self._positions = {name: ServerIndex(position) for position, name in enumerate(self._names)}
-            self._mirror.expect(self._names, self._clock.now_s())
+            self._mirror.expect(cluster.servers, self._clock.now_s())
 
     # The other ports of a live executor.
 

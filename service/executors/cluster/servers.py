@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from policies.model.cluster import Server
 from policies.model.ids import ServerIndex
 from service.engine.events import Report, ReportKind
-from service.engine.ports import FoundServer
+from service.engine.ports import FoundServer, other_gpus
 from service.executors.cluster.driver import EngineNode, NodeState
 
 ABSENT_ANSWERS = 3
@@ -18,9 +18,13 @@ _DRAINED = {True: ReportKind.SERVER_DRAINED, False: ReportKind.SERVER_RETURNED}
 
 @dataclass(slots=True)
 class _Server:
-    """``told_down`` and ``told_drained``: as last acknowledged, None: nothing was."""
+    """``server``: as the engine sees it, ``expected``: as the cluster has it.
+
+    ``told_down`` and ``told_drained``: as last acknowledged, None: nothing was.
+    """
 
     server: Server | None = None
+    expected: Server | None = None
     address: str = ""
     down: bool = False
     drained: bool = False
@@ -30,10 +34,23 @@ class _Server:
     told_down: bool | None = None
     told_drained: bool | None = None
 
-    def found(self, node: EngineNode) -> "tuple[bool, bool]":
-        """The two flags after an answer. A server that is down may be drained as well: that is unknown until it is up."""
-        down = node.state is NodeState.DOWN
-        return down, self.drained if down else node.state is NodeState.DRAINED
+    def found(self, node: EngineNode) -> tuple[tuple[bool, bool], str]:
+        """The two flags and the detail after an answer.
+
+        A server that is down may be drained as well: that is unknown until it is up. One with another number of GPUs than
+        expected is drained: the engine would refuse attempts that are placed by the expected number.
+        """
+        if node.state is NodeState.DOWN:
+            return (True, self.drained), node.detail
+        if other := self.other_gpus():
+            return (False, True), other
+        return (False, node.state is NodeState.DRAINED), node.detail
+
+    def other_gpus(self) -> str:
+        """See :func:`service.engine.ports.other_gpus`."""
+        if self.server is None or self.expected is None:
+            return ""
+        return other_gpus(self.server, self.expected)
 
 
 class ServerMirror:
@@ -65,19 +82,26 @@ class ServerMirror:
                 # An expected server that is up from its first answer on changes no flag, but may be stored as down.
                 self._untold[name] = None
             entry.server, entry.address, entry.absent = node.server, node.address, 0
-            self._set(name, entry, entry.found(node), node.detail, now_s)
+            self._set(name, entry, *entry.found(node), now_s)
         for name, entry in self._servers.items():
             if name not in present:
                 entry.absent += 1
                 if entry.absent >= ABSENT_ANSWERS:
                     self._set(name, entry, (True, entry.drained), f"{self._engine} has no such server", now_s)
 
-    def expect(self, names: Sequence[str], now_s: float) -> None:
+    def expect(self, servers: Sequence[Server], now_s: float) -> None:
         """The cluster has these servers. One that the engine never names becomes down."""
-        for name in names:
-            if name not in self._servers:
-                self._servers[name] = _Server(changed_at_s=now_s)
-                self._untold[name] = None
+        for server in servers:
+            entry = self._servers.get(server.name)
+            if entry is None:
+                entry = self._servers[server.name] = _Server(changed_at_s=now_s)
+                self._untold[server.name] = None
+            entry.expected = server
+            if not entry.down and (other := entry.other_gpus()):
+                # It may be stored as drained already, and is reported again when it has the expected number.
+                self._set(server.name, entry, (False, True), other, now_s)
+                entry.told_drained = None
+                self._untold[server.name] = None
 
     def _set(self, name: str, entry: _Server, flags: tuple[bool, bool], detail: str, now_s: float) -> None:
         if (entry.down, entry.drained) != flags:

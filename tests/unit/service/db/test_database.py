@@ -354,6 +354,11 @@ def test_gpus_in_use_are_not_redefined(database: Database) -> None:
     driver.commit(start(job))
     with pytest.raises(ServerInUse, match=r"'a' now has 2 GPUs .* attempt 1\.1"):
         enroll(database, Cluster("c", (Server("a", 2), Server("b", 4))))
+    less = Server("a", 2)
+    found = enroll(database, Cluster("c", (less, Server("b", 4))), [FoundServer(less), FoundServer(Server("b", 4))])
+    assert found.servers[0].gpus == 4, "an executor's finding must not end the service"
+    states = SqlStore(database).load().servers
+    assert states == [ServerRecord(engine_drained=True, detail="has 2 GPUs, 4 expected"), ServerRecord()]
     assert job.attempt is not None
     with database.writing() as session:
         values = attempt_values(job.attempt) | {"state": "completed"}

@@ -105,6 +105,20 @@ def test_a_cluster_file_adds_to_the_servers_that_it_lists(database: Database, tm
     assert cluster.servers == (A, Server("b", 4, "A100", "r7", 25e9))
 
 
+def test_a_server_that_returns_with_another_number_of_gpus_than_in_the_file_is_drained(
+    database: Database, tmp_path: Path
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("schema: sooner.cluster/1\nservers: [{names: [a, b], gpus: 4, gpu_type: a100}]\n")
+    executor, own = Finding(), OwnServers(database, EMPTY, file)
+    executor.found = [FoundServer(A), FoundServer(B)]
+    own.enroll(executor)
+    executor.found = [FoundServer(Server("a", 3, "a100")), FoundServer(B)]
+    assert [server.gpus for server in own.enroll(executor).servers] == [4, 4]
+    states = SqlStore(database).load().servers
+    assert states == [ServerRecord(engine_drained=True, detail="has 3 GPUs, 4 expected"), ServerRecord()]
+
+
 def test_a_cluster_file_of_other_servers_is_refused_by_name() -> None:
     file, path = Cluster("f", (A, Server("x", 4), Server("y", 4))), Path("c.yaml")
     with pytest.raises(ClusterFileError, match="the engine of the cluster has no x, y"):
@@ -112,6 +126,7 @@ def test_a_cluster_file_of_other_servers_is_refused_by_name() -> None:
     assert described(file, [A, B], {"x", "y"}, path).servers == (A, B), "servers that are away are no error"
     with pytest.raises(ClusterFileError, match="a has 4 GPUs in the file, and 8 in the cluster"):
         described(Cluster("f", (A,)), [Server("a", 8)], set(), path)
+    assert described(Cluster("f", (A,)), [Server("a", 8)], {"a"}, path).servers == (A,), "it has changed since"
 
 
 # The servers of this machine

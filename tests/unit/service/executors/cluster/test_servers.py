@@ -9,6 +9,7 @@ from service.executors.cluster.driver import EngineNode, NodeState
 from service.executors.cluster.servers import ABSENT_ANSWERS, ServerMirror
 
 NAMES = ("node1", "node2")
+SERVERS = tuple(Server(name, 4) for name in NAMES)
 POSITIONS = {name: ServerIndex(position) for position, name in enumerate(NAMES)}
 
 
@@ -20,7 +21,7 @@ def answer(*states: NodeState) -> list[EngineNode]:
 def mirror(*states: NodeState) -> ServerMirror:
     """A mirror whose baseline is this answer."""
     made = ServerMirror("engine")
-    made.expect(NAMES, 0.0)
+    made.expect(SERVERS, 0.0)
     made.update(answer(*states), 1.0)
     made.baseline()
     return made
@@ -86,7 +87,7 @@ def test_a_server_that_is_not_listed_is_down_after_some_answers() -> None:
 
 def test_a_server_that_the_engine_never_names_is_down() -> None:
     made = ServerMirror("engine")
-    made.expect(("node1", "strange"), 0.0)
+    made.expect((SERVERS[0], Server("strange", 4)), 0.0)
     for _ in range(ABSENT_ANSWERS):
         made.update(answer(NodeState.UP), 2.0)
     found = made.reports({"node1": ServerIndex(0), "strange": ServerIndex(1)})
@@ -98,7 +99,7 @@ def test_a_server_that_the_engine_never_names_is_down() -> None:
 def test_an_expected_server_that_appears_late_is_reported_as_up(baseline: bool) -> None:
     """It may be stored as down since an earlier start."""
     made = ServerMirror("engine")
-    made.expect(NAMES, 0.0)
+    made.expect(SERVERS, 0.0)
     made.update(answer(NodeState.UP), 1.0)
     if baseline:
         made.baseline()
@@ -133,6 +134,27 @@ def test_an_added_server_is_reported_until_acknowledged_and_its_states_once_it_i
     assert made.reports(POSITIONS) == []
     positions = POSITIONS | {"node3": ServerIndex(2)}
     assert (ReportKind.SERVER_DRAINED, 2) in kinds(made.reports(positions))
+
+
+def test_a_server_with_another_number_of_gpus_is_drained_until_it_has_the_expected_one() -> None:
+    made = mirror(NodeState.UP, NodeState.UP)
+    other = EngineNode(Server("node2", 3), NodeState.UP, "10.0.0.2")
+    made.update([*answer(NodeState.UP), other], 2.0)
+    (drained,) = made.reports(POSITIONS)
+    assert (drained.kind, drained.server) == (ReportKind.SERVER_DRAINED, 1)
+    assert drained.detail == "has 3 GPUs, 4 expected"
+    made.acknowledge(drained, NAMES)
+    made.update(answer(NodeState.UP, NodeState.UP), 3.0)
+    assert kinds(made.reports(POSITIONS)) == [(ReportKind.SERVER_RETURNED, 1)]
+
+
+def test_a_server_that_is_enrolled_with_another_number_of_gpus_returns_with_the_expected_one() -> None:
+    """It was stored as drained; the baseline was read before that."""
+    made = mirror(NodeState.UP, NodeState.UP)
+    made.expect((SERVERS[0], Server("node2", 8)), 2.0)
+    assert kinds(made.reports(POSITIONS)) == [(ReportKind.SERVER_DRAINED, 1)]
+    made.update([*answer(NodeState.UP), EngineNode(Server("node2", 8), NodeState.UP, "10.0.0.2")], 3.0)
+    assert (ReportKind.SERVER_RETURNED, 1) in kinds(made.reports(POSITIONS))
 
 
 def test_addresses_are_those_of_the_engine() -> None:
