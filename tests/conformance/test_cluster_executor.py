@@ -143,7 +143,7 @@ class TestFaultsThatNoRealEngineCanBeGiven:
         engine.nodes["node1"] = NodeState.DRAINED
         house.executor.send([launch(house.command_of_runs())])
         end = house.wait_end()
-        assert (end.kind, end.reason) == (ReportKind.LAUNCH_FAILED, Reason.LAUNCH_FAILED)
+        assert (end.kind, end.reason, end.server) == (ReportKind.LOST, Reason.NODE_LOST, 0), "it uses up no retry"
         assert "has not started it for 0.5 s" in end.detail
         assert engine.states("1.1") == [EngineJobState.ENDED]
 

@@ -118,7 +118,7 @@ class ClusterAttempt:
         self.never = False
         """The attempt is claimed for no launch: nothing of it runs or will run."""
         self.failure: tuple[Reason, str] | None = None
-        """Why it can never run: the engine or the disk has refused it."""
+        """Why it can never run: the engine or the disk has refused it, or (NODE_LOST) its servers do not take it."""
         self.started: Report | None = None
         self.started_acknowledged = False
         self.progress: Report | None = None
@@ -410,9 +410,15 @@ class ClusterAttempt:
         if self.failure is None:
             return names.end_record("exited", self.around.now_s(), detail=names.STOPPED_FIRST, stop_signalled=True)
         reason, detail = self.failure
-        return names.end_record(
-            "launch_failed", self.around.now_s(), reason=reason, detail=detail, stop_signalled=self.stop is not None
+        lost = reason is Reason.NODE_LOST
+        record = names.end_record(
+            "lost" if lost else "launch_failed",
+            self.around.now_s(),
+            reason=reason,
+            detail=detail,
+            stop_signalled=self.stop is not None,
         )
+        return self._with_server(record, self.record.servers) if lost and self.record is not None else record
 
     def _hold_to_times(self, nodes: Sequence[NodeRecord], claimed: bool, complete: bool) -> None:
         """While the engine has it: end what takes too long, and submissions that can never run."""
@@ -435,7 +441,8 @@ class ClusterAttempt:
         if not claimed and submissions.pending == submissions.alive:
             if self._seal_off():
                 waits = f"{self.around.engine} has not started it for {START_S:g} s"
-                self.failure = (Reason.LAUNCH_FAILED, f"{waits}: {detail}" if detail else waits)
+                # Its servers do not take it: that is no fault of the job, and uses up no retry.
+                self.failure = (Reason.NODE_LOST, f"{waits}: {detail}" if detail else waits)
                 self._decide_never()
         elif not all(node.started_at_s is not None for node in nodes):
             # A server does not begin. Those that have are stopped.

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from policies.model.ids import AttemptId, ServerIndex
+from policies.model.reasons import Reason
 from service.engine.events import ReportKind
 from service.executors.cluster import folder as shared
-from service.executors.cluster.attempt import MARGIN_S, ClusterAttempt, StopOrder, Surroundings
+from service.executors.cluster.attempt import MARGIN_S, START_S, ClusterAttempt, StopOrder, Surroundings
 from service.executors.cluster.driver import EngineEnd, EngineJob, EngineJobState
 from service.executors.cluster.shared import AttemptFolder, LaunchRecord
 from service.executors.cluster.submissions import Submissions
@@ -111,3 +112,17 @@ def test_submissions_that_all_wait_in_an_answer_are_kept_although_one_has_begun(
     bench.answer(job("7", EngineJobState.RUNNING), job("8", EngineJobState.PENDING))
     bench.look_at(1003.0)
     assert bench.attempt.to_cancel == {"8"}
+
+
+def test_an_attempt_that_its_server_does_not_take_is_lost_with_the_server(bench: Bench) -> None:
+    bench.answer(job("7", EngineJobState.PENDING))
+    bench.look_at(1000.0 + START_S - 0.1)
+    assert not bench.attempt.never
+    bench.look_at(1000.0 + START_S)
+    assert (bench.attempt.never, bench.attempt.to_cancel) == (True, {"7"})
+    bench.answer(job("7", EngineJobState.ENDED, EngineEnd.CANCELLED))
+    bench.look_at(1000.0 + START_S + 1.0)
+    end = bench.attempt.end
+    assert end is not None
+    assert (end.kind, end.server, end.reason) == (ReportKind.LOST, 0, Reason.NODE_LOST), "so it uses up no retry"
+    assert end.detail == "the engine has not started it for 120 s"
