@@ -172,6 +172,16 @@ class ClusterAttempt:
             found.append(self.end)
         return found
 
+    def observe(self, jobs: Sequence[EngineJob], asked_s: float) -> bool:
+        """Take over its part of an answer of the engine; whether anything has changed.
+
+        Anyone who may submit to the engine can name the attempt: what another user than that of the launch has submitted is not
+        of it.
+        """
+        user = self.record.user if self.record is not None else None
+        known = self.submissions.ids
+        return self.submissions.observe([job for job in jobs if job.user in (None, user) or job.id in known], asked_s)
+
     # Looking.
 
     def look(self) -> float | None:

@@ -76,7 +76,8 @@ class EngineEnd(StrEnum):
 class EngineJob:
     """A submission as the engine sees it. ``gpu_ids``: the GPUs that it holds or held on each server, as far as known.
 
-    ``end``, ``detail`` and ``failed_servers`` (those that the engine names as the cause) are set once it is ENDED.
+    ``end``, ``detail`` and ``failed_servers`` (those that the engine names as the cause) are set once it is ENDED. ``user``: the
+    system user who has submitted it, None where only the user of the service can have done so.
     """
 
     id: str
@@ -87,6 +88,7 @@ class EngineJob:
     end: EngineEnd | None = None
     detail: str = ""
     failed_servers: tuple[str, ...] = ()
+    user: str | None = None
 
 
 class NodeState(StrEnum):

@@ -17,6 +17,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -50,7 +51,7 @@ from service.executors.fencing import Fence
 from service.executors.keys import AttemptKeys
 from service.executors.launch_plan import Site
 from service.executors.logs import LogChunk
-from service.runtime.accounts import account_of
+from service.runtime.accounts import NoAccount, account_of
 
 logger = logging.getLogger(__name__)
 
@@ -375,7 +376,7 @@ class ClusterExecutor:
             live = list(self._live.values())
             complete = self._complete
         for attempt in live:
-            if attempt.submissions.observe(of_attempt.get(attempt.attempt, ()), asked_s):
+            if attempt.observe(of_attempt.get(attempt.attempt, ()), asked_s):
                 self._looks.wake(attempt.attempt)
         if complete:
             self._find_orphans(jobs, asked_s)
@@ -474,6 +475,8 @@ class ClusterExecutor:
             preemption.signal if preemption is not None else None,
             preemption.grace_s if preemption is not None else self._site.term_grace_s,
         )
+        with contextlib.suppress(NoAccount):  # the submission is refused for it
+            record = replace(record, user=self._user_of(launch))
         self._files.folder(launch.attempt).write_launch(record)
         return record
 
@@ -496,8 +499,6 @@ class ClusterExecutor:
 
     def _node_launch(self, launch: Launch, record: LaunchRecord) -> NodeLaunch:
         """Raises NoAccount."""
-        users = self._run_as_users
-        user = account_of(launch.spec.user, users).name if users is not None else None
         with self._lock:
             nodes = [PlanNode(name, self._mirror.address(name)) for name in record.servers]
         plan = cluster_plan(
@@ -511,4 +512,9 @@ class ClusterExecutor:
         )
         gpus = [share.gpus for share in launch.placement.shares]
         shares = tuple(NodeShare(name, count) for name, count in zip(record.servers, gpus, strict=True))
-        return NodeLaunch(launch.attempt, shares, self._program, plan, user)
+        return NodeLaunch(launch.attempt, shares, self._program, plan, self._user_of(launch))
+
+    def _user_of(self, launch: Launch) -> str | None:
+        """Raises NoAccount."""
+        users = self._run_as_users
+        return account_of(launch.spec.user, users).name if users is not None else None

@@ -64,7 +64,8 @@ class LaunchRecord:
     """What ``launch.json`` holds. ``servers``: by node rank. ``inbox``: the folder of the nodes.
 
     ``submissions``: an entry for each try, in order; None while its outcome is unknown. ``warning_signal`` and ``grace_s``: with
-    which the service stops the attempt when the engine has lost it.
+    which the service stops the attempt when the engine has lost it. ``user``: the system user of its submissions, None for that
+    of the service.
     """
 
     servers: tuple[str, ...]
@@ -72,6 +73,7 @@ class LaunchRecord:
     warning_signal: str | None
     grace_s: float
     submissions: tuple[str | None, ...] = ()
+    user: str | None = None
 
     def tried(self) -> "LaunchRecord":
         """With one more submission whose outcome is unknown."""
@@ -113,7 +115,7 @@ class AttemptFolder:
     def read_launch(self) -> LaunchRecord | None:
         """None if nothing was ever submitted. Raises OSError for an error that may pass."""
         record = names.read_record(self.path, LAUNCH, self.seal, strict=True)
-        if record is None or record.keys() != {entry.name for entry in fields(LaunchRecord)}:
+        if record is None or record.keys() | {"user"} != {entry.name for entry in fields(LaunchRecord)}:
             return None
         return LaunchRecord(
             tuple(record["servers"]),
@@ -121,6 +123,7 @@ class AttemptFolder:
             record["warning_signal"],
             record["grace_s"],
             tuple(record["submissions"]),
+            record.get("user"),
         )
 
     def write_launch(self, record: LaunchRecord) -> None:

@@ -414,13 +414,14 @@ class SlurmDriver:
         gpu_ids = {node: ids for component in ordered for node, ids in component.gpu_ids.items()}
         nodes = tuple(node for component in ordered for node in component.nodes or component.required_nodes)
         attempt = AttemptId(first.comment.removeprefix(self._mark))
+        user = first.user if self._options.users else None
         if state is not EngineJobState.ENDED:
             waits = state is EngineJobState.PENDING
-            return EngineJob(str(job), attempt, state, nodes, gpu_ids, detail=first.reason if waits else "")
+            return EngineJob(str(job), attempt, state, nodes, gpu_ids, detail=first.reason if waits else "", user=user)
         cause = next((one for one in ordered if one.state in ("NODE_FAIL", "BOOT_FAIL")), first)
         end, detail = _end(cause)
         failed = self._failed(job, nodes) if end is EngineEnd.NODE_FAILED else ()
-        return EngineJob(str(job), attempt, state, nodes, gpu_ids, end, detail, failed)
+        return EngineJob(str(job), attempt, state, nodes, gpu_ids, end, detail, failed, user)
 
     def _failed(self, job: int, nodes: Iterable[str]) -> tuple[str, ...]:
         """Those of a failed job's nodes that are down, as seen first: 22.05 does not say which node was the cause."""

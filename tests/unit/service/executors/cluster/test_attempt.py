@@ -48,7 +48,7 @@ class Bench:
 
     def answer(self, *jobs: EngineJob) -> None:
         """The engine answers now with these submissions."""
-        self.attempt.submissions.observe(jobs, self.now_s)
+        self.attempt.observe(jobs, self.now_s)
 
     def look_at(self, now_s: float) -> None:
         """Let time pass, and look."""
@@ -56,8 +56,8 @@ class Bench:
         self.attempt.look()
 
 
-def job(engine_id: str, state: EngineJobState, end: EngineEnd | None = None) -> EngineJob:
-    return EngineJob(engine_id, ATTEMPT, state, ("a",), {}, end)
+def job(engine_id: str, state: EngineJobState, end: EngineEnd | None = None, *, user: str | None = None) -> EngineJob:
+    return EngineJob(engine_id, ATTEMPT, state, ("a",), {}, end, user=user)
 
 
 @pytest.fixture
@@ -126,3 +126,12 @@ def test_an_attempt_that_its_server_does_not_take_is_lost_with_the_server(bench:
     assert end is not None
     assert (end.kind, end.server, end.reason) == (ReportKind.LOST, 0, Reason.NODE_LOST), "so it uses up no retry"
     assert end.detail == "the engine has not started it for 120 s"
+
+
+def test_what_another_user_submits_in_the_name_of_an_attempt_is_not_of_it(bench: Bench) -> None:
+    bench.folder.write_launch(LaunchRecord(("a",), shared.INBOX, None, GRACE_S, (None,), "ada"))
+    bench.answer(job("6", EngineJobState.RUNNING, user="mallory"))
+    bench.look_at(1001.0)
+    bench.now_s = 1002.0
+    bench.answer(job("7", EngineJobState.RUNNING, user="mallory"), job("8", EngineJobState.RUNNING, user="ada"))
+    assert bench.attempt.submissions.ids == ["8"]

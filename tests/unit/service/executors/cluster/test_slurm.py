@@ -301,7 +301,8 @@ def test_jobs_of_others_are_not_seen(commands: Scripted) -> None:
         row(4, "RUNNING", user_name="mallory", user_id=os.geteuid() + 1),
     ]
     assert [job.id for job in driver(commands).jobs()] == ["1"]
-    assert [job.id for job in driver(commands, users=True).jobs()] == ["1", "4"]
+    assert [job.user for job in driver(commands).jobs()] == [None]
+    assert [(job.id, job.user) for job in driver(commands, users=True).jobs()] == [("1", "svc"), ("4", "mallory")]
 
 
 def test_jobs_are_read_in_full_only_after_a_change(commands: Scripted) -> None:
