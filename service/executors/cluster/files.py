@@ -121,12 +121,12 @@ class ClusterFiles:
         """Delete logs, work folders and checkpoints of ended jobs; returns the number of attempts.
 
         The records of each attempt stay, so that it never runs again. Files that cannot be deleted hold up no other job; they are
-        logged once.
+        logged once. Checkpoints of another user, which this service may not delete, stay without the rest of the job.
         """
         pruned = 0
         for job in jobs:
             checkpoints = self._checkpoints / str(job)
-            if not self._deleted(checkpoints, partial(delete_path, checkpoints)):
+            if not self._deleted(checkpoints, partial(_delete_permitted, checkpoints)):
                 continue
             for number in self._numbers(job):
                 folder = self.folder(attempt_id(job, number))
@@ -149,3 +149,12 @@ class ClusterFiles:
         prefix = f"{job}."
         found = (path.name for path in self._attempts.iterdir() if path.name.startswith(prefix))
         return sorted(int(name.removeprefix(prefix)) for name in found if ATTEMPT_NAME.fullmatch(name))
+
+
+def _delete_permitted(checkpoints: Path) -> None:
+    """Delete the checkpoints of a job. Those that this process may not delete are left to their owner. Raises OSError."""
+    try:
+        delete_path(checkpoints)
+    except PermissionError as error:
+        owner = checkpoints.lstat().st_uid
+        logger.error("%s stays: user %d or root has to delete it (%s)", checkpoints, owner, error)
