@@ -29,16 +29,16 @@ class ServerInUse(ValueError):
     """The cluster file changes the GPUs of a server while an attempt holds some of them; the message is one line."""
 
 
-def enroll(database: Database, cluster: Cluster, found: Iterable[FoundServer] = ()) -> Cluster:
+def enroll(database: Database, cluster: Cluster, found: Iterable[FoundServer] | None = None) -> Cluster:
     """Store the servers of the cluster file and return the cluster of all stored servers, each at its permanent position.
 
     New servers are appended, changed descriptions are updated. A server that the file no longer lists is marked down, and up
     again when it returns. Servers added by request are unchanged. ``found``: the states of those servers of ``cluster`` that an
-    executor has found; one with another number of GPUs than is stored here is drained. While an attempt holds GPUs of such a
-    server, its description stays. Drains by operators of this service stay. Must be called before the engine loads.
+    executor has found, None if it does not look for servers; one with another number of GPUs than is stored here is drained.
+    While an attempt holds GPUs of such a server, its description stays. Drains by operators of this service stay. Must be called before the engine loads.
     Raises :class:`ServerInUse` for a server in use that ``cluster`` changes and no executor has found.
     """
-    states = {each.server.name: each for each in found}
+    states = {each.server.name: each for each in found or ()}
     with database.writing() as session:
         connection = session.connection()
         take_locks(connection, SERVERS_LOCK)
@@ -61,8 +61,8 @@ def enroll(database: Database, cluster: Cluster, found: Iterable[FoundServer] = 
             elif row["origin"] == ServerOrigin.FILE.value:
                 gone = {"at_name": name, "spec": row["spec"], "origin": row["origin"]}
                 changed.append(gone | {"down": True, "engine_drained": False, "detail": NOT_LISTED})
-            elif row["down"] and not states:
-                # Nothing but an executor that found servers, or knew that this one is of another machine, can have set it.
+            elif row["down"] and found is None:
+                # Nothing but an executor that looked for servers, or knew that this one is of another machine, can have set it.
                 changed.append({"at_name": name, "spec": row["spec"], "origin": row["origin"]} | _UP)
         if changed:
             connection.execute(update(SERVERS).where(SERVERS.c.name == bindparam("at_name")), changed)

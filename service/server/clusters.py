@@ -49,7 +49,7 @@ class OwnServers:
                 raise
             logger.error("%s: scheduling goes on with the servers of the last start", error)
         else:
-            cluster = enroll(self._database, self._described(found), found or ())
+            cluster = enroll(self._database, self._described(found), found)
         cluster = replace(cluster, gangs=gangs_of(executor.abilities))
         executor.use_cluster(cluster)
         return cluster

@@ -316,6 +316,20 @@ def test_a_server_goes_with_the_file_but_one_that_was_asked_for_stays(database: 
     assert column(database, ServerRow, "down") == [False, False, False]
 
 
+def test_an_executor_that_finds_no_servers_sets_none_up(database: Database) -> None:
+    with database.writing() as session:
+        request = SqlStore(database).add_request(
+            session, EngineRequest(0, RequestKind.SERVER_ADDED, 1.0, server_spec=Server("a", 2))
+        )
+    new = {ServerIndex(0): NewServer(Server("a", 2), found=False)}
+    down = ServerRecord(down=True, detail="no answer")
+    Driver(SqlStore(database)).commit(requests=[request], servers={ServerIndex(0): down}, new_servers=new)
+    enroll(database, Cluster("c", ()), [])
+    assert SqlStore(database).load().servers == [down]
+    enroll(database, Cluster("c", ()))
+    assert SqlStore(database).load().servers == [ServerRecord()]
+
+
 def test_the_states_that_an_executor_found_are_stored_and_an_operators_drain_stays(database: Database) -> None:
     a, b = Server("a", 4), Server("b", 4)
     cluster = Cluster("c", (a, b))
