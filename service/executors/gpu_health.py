@@ -1,8 +1,10 @@
 """Watches the GPUs of this machine through NVML in a thread of its own, because calls to a faulty driver may hang."""
 
 import logging
+import math
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from service.domain.health import Sign
@@ -12,6 +14,8 @@ logger = logging.getLogger(__name__)
 
 PERIOD_S = 10.0
 """Time between two looks at all GPUs."""
+SILENT_S = 60.0
+"""A driver that has answered no look for so long counts as lost with its GPUs. Its first start may take tens of seconds."""
 _EVENT_WAIT_MS = 500
 """Longest wait for an Xid event: closing takes no longer."""
 
@@ -41,10 +45,18 @@ class GpuWatch:
     ``nvml``: pynvml, or what stands in for it.
     """
 
-    def __init__(self, gpus: Sequence[GpuInfo], nvml: Nvml, period_s: float = PERIOD_S) -> None:
+    def __init__(
+        self,
+        gpus: Sequence[GpuInfo],
+        nvml: Nvml,
+        period_s: float = PERIOD_S,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._gpus = gpus
         self._nvml = nvml
         self._period_s = period_s
+        self._monotonic_s = monotonic_s
+        self._answered_s = math.inf
         self._lock = threading.Lock()
         self._faults: list[GpuFault] = []
         self._lost: set[str] = set()
@@ -56,6 +68,7 @@ class GpuWatch:
 
     def start(self) -> None:
         """Watch until :meth:`close`."""
+        self._answered_s = self._monotonic_s()
         self._thread.start()
 
     def close(self) -> None:
@@ -64,7 +77,11 @@ class GpuWatch:
         self._thread.join(timeout=2.0 * _EVENT_WAIT_MS / 1000.0)
 
     def take(self) -> list[GpuFault]:
-        """The faults found since the last call, oldest first."""
+        """The faults found since the last call, oldest first. A call of the driver that hangs is found here."""
+        silent_s = self._monotonic_s() - self._answered_s
+        if silent_s > SILENT_S and not self._closed.is_set():
+            for gpu in self._gpus:
+                self._is_lost(gpu, f"the driver has not answered for {silent_s:.0f} s")
         with self._lock:
             found, self._faults = self._faults, []
         return found
@@ -76,6 +93,7 @@ class GpuWatch:
             except Exception as error:  # pynvml raises a class per status code
                 for gpu in self._gpus:
                     self._is_lost(gpu, f"the driver does not answer: {error}")
+            self._answered_s = self._monotonic_s()
             self._closed.wait(self._period_s)
 
     def _session(self) -> None:
@@ -85,6 +103,7 @@ class GpuWatch:
             while not self._closed.is_set():
                 for gpu in self._gpus:
                     self._look(gpu)
+                self._answered_s = self._monotonic_s()
                 self._wait(events)
         finally:
             self._nvml.nvmlShutdown()

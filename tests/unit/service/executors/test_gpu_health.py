@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from service.domain.health import Sign
-from service.executors.gpu_health import PROGRAM_XIDS, GpuFault, GpuWatch
+from service.executors.gpu_health import PROGRAM_XIDS, SILENT_S, GpuFault, GpuWatch
 from service.executors.gpus import GpuInfo
 from tests.faulty_nvml import FaultyNvml, NvmlError
 from tests.local_executor import wait_for
@@ -118,3 +118,37 @@ def test_a_call_that_hangs_holds_up_neither_a_reader_nor_the_end(nvml: FaultyNvm
     release.set()
     watch._thread.join(60.0)
     assert not watch._thread.is_alive()
+
+
+def test_a_call_that_hangs_is_reported_once_and_again_after_an_answer(nvml: FaultyNvml) -> None:
+    now_s, release = [0.0], threading.Event()
+    answer = nvml.nvmlDeviceGetMemoryInfo
+    watch = GpuWatch(GPUS, nvml, period_s=0.002, monotonic_s=lambda: now_s[0])  # type: ignore[arg-type]
+    watch.start()
+    try:
+        for _ in range(2):
+            looked(nvml)
+            assert watch.take() == []
+            entered = threading.Event()
+            release.clear()
+
+            def hang(handle: str, entered: threading.Event = entered) -> object:
+                entered.set()
+                release.wait(60.0)
+                return answer(handle)
+
+            nvml.nvmlDeviceGetMemoryInfo = hang  # type: ignore[method-assign]
+            assert entered.wait(60.0)
+            now_s[0] += SILENT_S
+            assert watch.take() == []
+            now_s[0] += 1.0
+            found = watch.take()
+            assert [(fault.uuid, fault.sign) for fault in found] == [(gpu.uuid, Sign.GPU_LOST) for gpu in GPUS]
+            assert found[0].detail.endswith("the driver has not answered for 61 s")
+            assert watch.take() == []
+            nvml.nvmlDeviceGetMemoryInfo = answer  # type: ignore[method-assign]
+            release.set()
+    finally:
+        release.set()
+        watch.close()
+        watch._thread.join(60.0)
