@@ -36,12 +36,21 @@ QUIET_S = 600.0
 
 
 class Finding(NamedTuple):
-    """A sign of a fault of a server. ``drains``: whether it may drain the server, if the settings say so."""
+    """A sign of a fault of a server. ``drains``: whether it may drain the server, if the settings say so.
+
+    ``hanging``: the attempt that hangs, with ``Sign.HANG``.
+    """
 
     server: ServerIndex
     sign: Sign
     reason: str
     drains: bool = True
+    hanging: AttemptId | None = None
+
+    @property
+    def kind(self) -> tuple[ServerIndex, Sign, bool]:
+        """Findings of one kind are noted once in :data:`QUIET_S`. One that may drain does not wait for one that may not."""
+        return self.server, self.sign, self.drains
 
 
 class HealthMonitor:
@@ -70,7 +79,7 @@ class HealthMonitor:
             settings.health_failures_max, settings.health_failures_window_s
         )
         self._found: list[Finding] = []
-        self._noted_s: dict[tuple[ServerIndex, Sign], float] = {}
+        self._noted_s: dict[tuple[ServerIndex, Sign, bool], float] = {}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -119,6 +128,7 @@ class HealthMonitor:
         for server in servers:
             reason = self._failures.failed(server, program, at_s, how)
             if reason is not None:
+                logger.warning("job %s is the last one that failed on server %d", job.id, server)
                 self._found.append(Finding(server, Sign.FAILURES, reason))
 
     # The task.
@@ -135,10 +145,22 @@ class HealthMonitor:
             logger.warning("%d hanging attempts are examined later: %s", len(hangs), error)
             with self._lock:
                 self._hangs.repeat(hang.attempt for hang in hangs)
-        found = [*self._faults_of_gpus(), *self._take()]
-        due = [each for each in found if now_s - self._noted_s.get((each.server, each.sign), -QUIET_S) >= QUIET_S]
+        due = self._due(now_s)
         if due and self._request(due, now_s):
             loop.nudge()
+
+    def _due(self, now_s: float) -> list[Finding]:
+        """The findings to note now. The newest one of each other kind is kept until it is due."""
+        due: list[Finding] = []
+        later: dict[tuple[ServerIndex, Sign, bool], Finding] = {}
+        for each in dict.fromkeys([*self._take(), *self._faults_of_gpus()]):
+            if now_s - self._noted_s.get(each.kind, -QUIET_S) >= QUIET_S:
+                due.append(each)
+            elif each.sign is not Sign.FAILURES:  # which are counted anew: programs that go on failing are found again
+                later[each.kind] = each
+        with self._lock:
+            self._found += later.values()
+        return due
 
     def _note_hangs(self, engine: Engine[Any], hangs: Sequence[Hang[AttemptId]], now_s: float) -> None:
         with self._lock:
@@ -148,7 +170,10 @@ class HealthMonitor:
                     self._hangs.ended([hang.attempt])
                 elif job.state is JobState.RUNNING:
                     servers = job.attempt.placement.servers
-                    self._found += [Finding(server, Sign.HANG, hang.reason, len(servers) == 1) for server in servers]
+                    logger.warning("attempt %s hangs: %s", hang.attempt, hang.reason)
+                    self._found += [
+                        Finding(server, Sign.HANG, hang.reason, len(servers) == 1, hang.attempt) for server in servers
+                    ]
                     self._failed(job, servers, now_s, "hangs")
 
     def _faults_of_gpus(self) -> list[Finding]:
@@ -160,9 +185,10 @@ class HealthMonitor:
         ]
 
     def _take(self) -> list[Finding]:
+        """What was found, without hangs that are over."""
         with self._lock:
             found, self._found = self._found, []
-        return found
+            return [each for each in found if each.hanging is None or self._hangs.hangs(each.hanging)]
 
     def _request(self, found: Sequence[Finding], now_s: float) -> bool:
         """Store the requests. False if the database does not answer: the next run tries again."""
@@ -183,7 +209,7 @@ class HealthMonitor:
             return False
         for each in found:
             logger.warning("server %d is conspicuous (%s): %s", each.server, each.sign, each.reason)
-            self._noted_s[each.server, each.sign] = now_s
+            self._noted_s[each.kind] = now_s
             self._count(each.sign)
         return True
 

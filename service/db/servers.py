@@ -35,7 +35,8 @@ def enroll(database: Database, cluster: Cluster, found: Iterable[FoundServer] | 
     New servers are appended, changed descriptions are updated. A server that the file no longer lists is marked down, and up
     again when it returns. Servers added by request are unchanged. ``found``: the states of those servers of ``cluster`` that an
     executor has found, None if it does not look for servers; one with another number of GPUs than is stored here is drained.
-    While an attempt holds GPUs of such a server, its description stays. Drains by operators of this service stay. Must be called before the engine loads.
+    While an attempt holds GPUs of such a server, its description stays. Drains by operators of this service stay. Must be called
+    before the engine loads.
     Raises :class:`ServerInUse` for a server in use that ``cluster`` changes and no executor has found.
     """
     states = {each.server.name: each for each in found or ()}

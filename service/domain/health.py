@@ -12,8 +12,8 @@ from typing import Generic, NamedTuple, TypeVar
 Server = TypeVar("Server", bound=Hashable)
 Attempt = TypeVar("Attempt", bound=Hashable)
 
-NAMED_MAX = 3
-"""Largest number of programs in a reason."""
+OUTCOMES_MAX = 3
+"""Largest number of failures in a reason."""
 
 
 class Sign(StrEnum):
@@ -50,7 +50,10 @@ class FailurePattern(Generic[Server]):
         self._failed: dict[Server, dict[Program, tuple[float, str]]] = {}
 
     def failed(self, server: Server, program: Program, at_s: float, how: str) -> str | None:
-        """Note a failure; returns the reason if the server is conspicuous now. The count then begins anew. O(1) amortized."""
+        """Note a failure; returns the reason if the server is conspicuous now. The count then begins anew. O(1) amortized.
+
+        The reason names no job and no user: users of other projects see it.
+        """
         programs = self._failed.setdefault(server, {})
         programs.pop(program, None)
         programs[program] = (at_s, how)
@@ -60,8 +63,8 @@ class FailurePattern(Generic[Server]):
         if len(programs) < self._programs_max:
             return None
         del self._failed[server]
-        named = [f"{each.name} of {each.user} ({why})" for each, (_, why) in programs.items()][-NAMED_MAX:]
-        return f"{len(programs)} programs failed within {self._window_s:g} s, the last of them {', '.join(named)}"
+        last = ", ".join([why for _, why in programs.values()][-OUTCOMES_MAX:])
+        return f"{len(programs)} programs failed within {self._window_s:g} s, the last of them: {last}"
 
     def succeeded(self, server: Server) -> None:
         """Note a success."""
@@ -78,9 +81,9 @@ class Hang(NamedTuple, Generic[Attempt]):
 
     @property
     def reason(self) -> str:
-        """One clause with the numbers."""
+        """One clause with the numbers. It names no job: users of other projects see it."""
         return (
-            f"attempt {self.attempt} has been at iteration {self.iteration:g} for {self.silent_s:.0f} s; "
+            f"an attempt has been at iteration {self.iteration:g} for {self.silent_s:.0f} s; "
             f"it usually reports progress every {self.usual_s:.3g} s"
         )
 
@@ -132,6 +135,11 @@ class HangWatch(Generic[Attempt]):
         for attempt in attempts:
             if attempt in self._courses:
                 self._courses[attempt].told = False
+
+    def hangs(self, attempt: Attempt) -> bool:
+        """Whether a hang of the attempt was reported, and it has made no progress since."""
+        course = self._courses.get(attempt)
+        return course is not None and course.told
 
     def hanging(self, now_s: float) -> list[Hang[Attempt]]:
         """Attempts that hang now, each once until it makes progress again. O(attempts that report progress)."""

@@ -63,7 +63,7 @@ def test_a_program_that_hangs_drains_its_server_until_an_operator_resumes_it(mak
     service.start()
     job = service.submit(name="hangs", gpus=1, command=command(HANGS))
     [(name, reason)] = service.until(lambda: server_events(service, "drained"), 60, "the drain")
-    assert reason.startswith(f"attempt {job}.1 has been at iteration 20 for ")
+    assert reason.startswith("an attempt has been at iteration 20 for ")
     assert server_events(service, "unhealthy") == [(name, reason)]
     drained = servers(service)[name]
     assert (drained["state"], drained["drained_by"], drained["detail"]) == ("drained", ["health"], reason)
@@ -84,9 +84,7 @@ def test_programs_that_fail_on_one_server_are_a_sign_and_no_drain_by_default(mak
         job = service.submit(name=name, gpus=1, command=["false"], max_retries=0)
         service.until_state(job, "failed")
     [(name, reason)] = service.until(lambda: server_events(service, "unhealthy"), 60, "the sign")
-    assert reason == (
-        "2 programs failed within 3600 s, the last of them one of ada (exit code 1), two of ada (exit code 1)"
-    )
+    assert reason == "2 programs failed within 3600 s, the last of them: exit code 1, exit code 1"
     assert (servers(service)[name]["state"], signs(service, "failures")) == ("up", 1.0)
 
 

@@ -89,7 +89,7 @@ def test_a_hang_is_a_sign_of_its_server_and_drains_it_if_that_is_wanted(database
     ward.story.until(140)
     [(server, reason, drain)] = ward.run()
     assert (server, drain, ward.counted, ward.loop.nudges) == (0, True, [Sign.HANG], 1)
-    assert reason == "attempt 1.1 has been at iteration 3 for 109 s; it usually reports progress every 10 s"
+    assert reason == "an attempt has been at iteration 3 for 109 s; it usually reports progress every 10 s"
     ward.story.until(1e5)
     assert ward.run() == []
 
@@ -113,6 +113,50 @@ def test_a_hang_is_reported_although_the_loop_was_busy(database: Database, tmp_p
     assert [server for server, _, _ in ward.run()] == [0]
 
 
+def test_a_hang_that_may_drain_does_not_wait_for_one_that_may_not(database: Database, tmp_path: Path) -> None:
+    ward = Ward(database, tmp_path, health_drain="hang", health_failures_max=3)
+    ward.story.job("wide", gpus=6, runs_s=1e6).job("narrow", gpus=2, runs_s=1e6).until(1)
+    ward.progress("wide", 1.0, 2.0, 3.0, 4.0)
+    ward.story.until(100)
+    assert [(server, drain) for server, _, drain in ward.run()] == [(0, False), (1, False)]
+    ward.progress("narrow", 101.0, 102.0, 103.0, 104.0)
+    ward.story.until(200)
+    assert [drain for _, _, drain in ward.run()] == [True]
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_second_hang_of_a_server_is_noted_later_if_it_goes_on(
+    database: Database, tmp_path: Path, goes_on: bool
+) -> None:
+    ward = Ward(database, tmp_path, "1x4", health_failures_max=3)
+    ward.story.job("a", gpus=2, runs_s=1e6).job("b", gpus=2, runs_s=1e6).until(1)
+    ward.progress("a", 1.0, 2.0, 3.0, 4.0)
+    ward.story.until(100)
+    assert len(ward.run()) == 1
+    ward.progress("b", 101.0, 102.0, 103.0, 104.0)
+    ward.story.until(200)
+    assert ward.run() == []
+    ward.story.until(99 + QUIET_S)
+    assert ward.run() == []
+    if not goes_on:
+        ward.progress("b", 99.0 + QUIET_S, first=4)
+    ward.story.until(101 + QUIET_S)
+    assert [server for server, _, _ in ward.run()] == ([0] if goes_on else [])
+    assert ward.run() == []
+
+
+def test_a_fault_that_comes_soon_after_another_is_noted_later(database: Database, tmp_path: Path) -> None:
+    ward = Ward(database, tmp_path)
+    ward.story.until(1)
+    for number in (79, 48, 63):
+        ward.faults = [GpuFault("GPU-1", Sign.XID, f"GPU 1: Xid {number}")]
+        assert [reason for _, reason, _ in ward.run()] == (["GPU 1: Xid 79"] if number == 79 else [])
+    ward.story.until(1 + QUIET_S)
+    assert [reason for _, reason, _ in ward.run()] == ["GPU 1: Xid 63"]
+    ward.story.until(1 + 2 * QUIET_S)
+    assert ward.run() == []
+
+
 @pytest.mark.parametrize("end", ["ends", "is off"])
 def test_no_hang_after_the_end_and_none_where_it_is_off(database: Database, tmp_path: Path, end: str) -> None:
     ward = Ward(database, tmp_path, health_hang_factor=0.0 if end == "is off" else 10.0)
@@ -131,7 +175,7 @@ def test_different_programs_that_fail_on_a_server(database: Database, tmp_path: 
         ward.story.crash(name).until(ward.story.clock.now_s() + 1)
     [(server, reason, drain)] = ward.run()
     assert (server, drain, ward.counted) == (0, True, [Sign.FAILURES])
-    assert reason.startswith("2 programs failed within 3600 s, the last of them a of u (")
+    assert reason == "2 programs failed within 3600 s, the last of them: exit code 1, exit code 1"
 
 
 def test_one_program_that_is_retried_is_no_sign(database: Database, tmp_path: Path) -> None:
@@ -147,7 +191,7 @@ def test_hangs_count_as_failures(database: Database, tmp_path: Path) -> None:
     ward.story.job("a", gpus=2, runs_s=1e6).job("b", gpus=2, runs_s=1e6, max_retries=0).until(1)
     ward.progress("a", 1.0, 2.0, 3.0, 4.0)
     ward.story.crash("b").until(100)
-    assert sorted(reason.split()[0] for _, reason, _ in ward.run()) == ["2", "attempt"]
+    assert sorted(reason.split()[0] for _, reason, _ in ward.run()) == ["2", "an"]
 
 
 def test_faults_of_gpus_reach_their_server_and_go_on_quietly(database: Database, tmp_path: Path) -> None:
