@@ -11,7 +11,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,14 +63,10 @@ class AccountingError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What an update read. ``ended``: rows of ended jobs with GPUs, ``new``: those that the file did not have.
-
-    ``left_out`` counts the others by reason; a row in two windows counts twice. Running and waiting jobs are not counted.
-    """
+    """What an update read. ``ended``: rows of ended jobs with GPUs, ``new``: those that the file did not have."""
 
     ended: int = 0
     new: int = 0
-    left_out: Counter[str] = field(default_factory=Counter)
 
 
 class AccountingStore:
@@ -113,7 +109,7 @@ class AccountingStore:
                 raise AccountingError(_advice(error)) from error
             except sqlite3.Error as error:
                 raise self._damaged(error) from error
-            total = Step(total.ended + step.ended, total.new + step.new, total.left_out + step.left_out)
+            total = Step(total.ended + step.ended, total.new + step.new)
             at_s = until_s
         self._prune(now_s - history_s)
         return total
@@ -139,19 +135,23 @@ class AccountingStore:
 
     def _keep(self, rows: Iterable[tuple[int, Any]], until_s: float) -> Step:
         """Store a window's rows and that it has been read, both or neither."""
-        left_out: Counter[str] = Counter()
         ended = new = 0
         last_end_s = 0.0
         self._database.execute("BEGIN IMMEDIATE")
         try:
             for _, cells in rows:
-                job = _ended(cells, left_out)
-                if job is None:
+                try:
+                    job = parse_row(cells)
+                except SkipRow:
                     continue
-                ended += 1
-                new += self._insert(job)
+                if not job.has_ended:
+                    continue
                 assert job.end_s is not None
+                # Also the end of a job without GPUs says how far the accounting reaches.
                 last_end_s = max(last_end_s, job.end_s)
+                if job.gpus:
+                    ended += 1
+                    new += self._insert(job)
             self._database.execute(
                 "INSERT INTO progress VALUES (1, ?, ?) ON CONFLICT DO UPDATE SET"
                 " read_until_s = max(read_until_s, excluded.read_until_s), last_end_s = max(last_end_s, excluded.last_end_s)",
@@ -161,7 +161,7 @@ class AccountingStore:
         except BaseException:
             self._database.execute("ROLLBACK")
             raise
-        return Step(ended, new, left_out)
+        return Step(ended, new)
 
     def _insert(self, job: AccountedJob) -> int:
         """1 for a job that was not there. One that was has its newest row: a job may end, and be requeued later."""

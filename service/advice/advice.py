@@ -88,7 +88,7 @@ def advise(
 ) -> Advice:
     """Advice on the queue as it stands. ``keep_going``: see :func:`service.forecast.forecast.sample`."""
     world = mirrored.world(estimates)
-    order = asrpt_order(world)
+    order = asrpt_order(world, mirrored.jobs)
     rank = {number: place for place, number in enumerate(order)}
     policies = {
         SLURM: mirrored.order(),
@@ -120,13 +120,15 @@ def advise(
     )
 
 
-def asrpt_order(world: WorldSnapshot) -> list[JobId]:
+def asrpt_order(world: WorldSnapshot, jobs: Mapping[JobId, MirrorJob]) -> list[JobId]:
     """The waiting jobs by the work that A-SRPT expects of them, GPUs times seconds; overdue ones first, by age.
 
-    A job without an estimate comes last.
+    Then a job without an estimate, and last those that are held.
     """
 
     def key(job: JobRecord) -> tuple[int, float, JobId]:
+        if jobs[job.id].held:
+            return 2, job.submitted_at_s, job.id
         if world.now_s - job.submitted_at_s > OVERDUE_S:
             return 0, job.submitted_at_s, job.id
         expected_s = expected_remaining_s(job, world.now_s)

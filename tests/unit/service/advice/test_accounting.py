@@ -183,7 +183,17 @@ def test_a_window_is_kept_whole_or_not_at_all(tmp_path: Path, statement: str, mo
     again.close()
 
 
-def test_damaged_rows_steps_and_jobs_without_gpus_are_counted(store: AccountingStore) -> None:
+def test_ends_of_jobs_without_gpus_are_not_read_again_and_again(store: AccountingStore) -> None:
+    end_s = NOW_S + 3 * DAY_S
+    sacct = Sacct([(NOW_S - 3600.0, row("1", NOW_S - 3600.0)), (end_s, row("2", end_s, AllocTRES="cpu=1"))])
+    store.update(sacct, end_s)
+    sacct.windows.clear()
+    store.update(sacct, end_s + 60.0)
+    assert sacct.windows == [(end_s - 3600.0, end_s + 60.0)]
+    assert [job.id for job in store.jobs()] == ["1"]
+
+
+def test_damaged_rows_steps_and_jobs_without_gpus_are_left_out(store: AccountingStore, tmp_path: Path) -> None:
     end_s = NOW_S - 5.0
     good = row("1", end_s)
     lines = [
@@ -196,7 +206,9 @@ def test_damaged_rows_steps_and_jobs_without_gpus_are_counted(store: AccountingS
     ]
     step = store.update(Sacct([(end_s, line) for line in lines]), NOW_S)
     assert (step.ended, step.new) == (1, 1)
-    assert step.left_out == {
+    path = tmp_path / "jobs.txt"
+    path.write_text("\n".join(("|".join(FIELDS), *lines)))
+    assert read_file(path)[1] == {
         "a step of a job": 1,
         "the job has no GPU": 1,
         "End is not a date and time": 1,

@@ -92,6 +92,8 @@ def test_the_document(slurm: Programs) -> None:
     jobs = {job["job"]: job for job in document["jobs"]}
     assert jobs["1"]["state"] == "running" and jobs["1"]["start_at"] is None
     assert jobs["10"]["state"] == "held" and "held" in jobs["10"]["reason"]
+    places = sorted(job["asrpt_place"] for job in document["jobs"] if job["asrpt_place"] is not None)
+    assert jobs["10"]["asrpt_place"] is None and places == list(range(1, len(places) + 1))
     waiting = jobs["5"]
     assert waiting["run_s"]["p90"] <= 60.0 and "time limit" in waiting["source"]
     assert waiting["start_at"].keys() == {"p10", "p50", "p90"} and waiting["place"] < jobs["9_1"]["place"]

@@ -1,12 +1,16 @@
 """``sooner worth``: from a file, from Slurm's commands, and what it refuses."""
 
 import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from service.cli.main import app
+from service.slurm.accounting import AccountedJob
 from tests.unit.service.advice.past_jobs import past_jobs, sacct_text
 
 RUNNER = CliRunner()
@@ -63,6 +67,30 @@ def test_the_document(folder: Path) -> None:
 def test_what_does_not_fit_is_refused(folder: Path, options: tuple[str, ...], code: int, message: str) -> None:
     found, _, err = worth(folder, *options)
     assert (found, message in err) == (code, True)
+
+
+def test_the_past_of_slurms_commands_is_the_same_at_each_reading(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The later reading asks only for what is new. The rows that it leaves out are not all there are, so none are counted."""
+    program = tmp_path / "sacct"
+    program.write_text(f"#!/bin/sh\ncat {tmp_path}/answer.txt\n")
+    program.chmod(0o755)
+    (tmp_path / "answer.txt").write_text(sacct_text(_recent(past_jobs(300))) + "901.batch|" + "|" * 15 + "\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    arguments = ["worth", "--cluster", str(folder / "cluster.yaml"), "--gpu-type", "a100=A100-80GB", "--json"]
+    first, second = (json.loads(RUNNER.invoke(app, arguments).stdout) for _ in range(2))
+    assert first == second and first["left_out"] == {}
+
+
+def _recent(jobs: Sequence[AccountedJob]) -> list[AccountedJob]:
+    """The jobs moved in time, so that the last one ended a minute ago."""
+    by_s = int(time.time() - 60.0 - max(job.end_s or 0.0 for job in jobs))
+    return [
+        replace(job, submit_s=job.submit_s + by_s, start_s=(job.start_s or 0.0) + by_s, end_s=(job.end_s or 0.0) + by_s)
+        for job in jobs
+    ]
 
 
 def test_files_that_are_not_there(folder: Path) -> None:
