@@ -11,6 +11,7 @@ from tests.engines.slurm_cluster import SlurmCluster, wait_for
 
 JOBS = 1000
 SPAN_S = 10.0
+READINGS = 5
 POLL_S = 1.0
 """The default of engine_poll_s."""
 
@@ -18,7 +19,7 @@ POLL_S = 1.0
 def _submit(cluster: SlurmCluster, number: int) -> None:
     script = b"#!/bin/sh\nexec sleep 600\n" if number % 2 else b"#!/bin/sh\n"
     cluster.commands.run(
-        "sbatch", "--parsable", f"--nodelist=node{number % 4 + 1}", "--mem=100", f"--comment=sooner:c1:{number}.1",
+        "sbatch", "--parsable", f"--nodelist=node{number % 4 + 1}", "--mem=100", f"--comment=sooner:cost:{number}.1",
         "--gres=gpu:a100:1", "--output=/dev/null", "--no-requeue", input=script,
     )  # fmt: skip
 
@@ -39,21 +40,20 @@ def _own_s() -> float:
 def test_a_poll_of_a_thousand_jobs(slurm_cluster: SlurmCluster) -> None:
     for number in range(JOBS):
         _submit(slurm_cluster, number)
-    driver = SlurmDriver(slurm_cluster.slurm, "c1")
+    driver = SlurmDriver(slurm_cluster.slurm, "cost")
     wait_for(lambda: sum(job.end is None for job in driver.jobs()) < JOBS, "some have ended")
     assert len(driver.jobs()) == JOBS
     # What slurmctld takes for a thousand jobs without being asked.
     begun_s, idle = time.monotonic(), _controller_s(slurm_cluster)
     time.sleep(SPAN_S)
     idle = (_controller_s(slurm_cluster) - idle) / (time.monotonic() - begun_s)
-    took_s, changes, own_s, seen = [], 0, 0.0, driver.jobs()
+    changes, own_s, seen = 0, 0.0, driver.jobs()
     waiting = [job.id for job in seen if job.state is EngineJobState.PENDING]
     begun_s, controller_s = time.monotonic(), _controller_s(slurm_cluster)
     while time.monotonic() - begun_s < 2.0 * SPAN_S:
         slurm_cluster.commands.run("scancel", waiting.pop())  # so that something changes from poll to poll
         started_s, before_s = time.monotonic(), _own_s()
         now = driver.jobs()
-        took_s.append(time.monotonic() - started_s)
         own_s += _own_s() - before_s
         changes += now is not seen
         seen = now
@@ -61,10 +61,14 @@ def test_a_poll_of_a_thousand_jobs(slurm_cluster: SlurmCluster) -> None:
     whole_s = time.monotonic() - begun_s
     own = own_s / whole_s
     controller = (_controller_s(slurm_cluster) - controller_s) / whole_s - idle
-    median_s = statistics.median(took_s)
+    took_s = []
+    for _ in range(READINGS):
+        begun_s = time.monotonic()
+        slurm_cluster.slurm.jobs()
+        took_s.append(time.monotonic() - begun_s)
     print(
-        f"{len(took_s)} polls of {JOBS} jobs, {changes} with changes: median {median_s:.3f} s, longest {max(took_s):.3f} s; "
-        f"of a core {100 * own:.1f}% here and {100 * controller:.1f}% in slurmctld (without polls {100 * idle:.1f}%)"
+        f"{JOBS} jobs, {changes} changes seen: one reading takes {statistics.median(took_s):.3f} s (median of {READINGS}); "
+        f"polls take {100 * own:.1f}% of a core here and {100 * controller:.1f}% in slurmctld (without polls {100 * idle:.1f}%)"
     )
-    assert median_s < 0.5
+    assert changes > 0
     assert own + controller < 0.10

@@ -31,13 +31,13 @@ def test_a_launch_runs_as_its_user(slurm_cluster: SlurmCluster, open_folder: Pat
     place = open_folder / "inbox"
     place.mkdir()
     place.chmod(0o1777)
-    driver = SlurmDriver(slurm_cluster.slurm, "c1", SlurmOptions(users=True))
+    driver = SlurmDriver(slurm_cluster.slurm, "users", SlurmOptions(users=True))
     program = ("/usr/bin/python3", "-c", TELL, str(place / "told"))
     job = driver.submit(NodeLaunch(AttemptId("7.1"), (NodeShare("node1", 1),), program, b"plan", USER.pw_name))
     wait_for(lambda: (place / "told").exists() and (place / "told").read_text(), "the program tells")
     assert (place / "told").read_text() == f"{USER.pw_uid} plan\n"
     assert {found.user for found in slurm_cluster.slurm.jobs() if str(found.id) == job} == {USER.pw_name}
-    restarted = SlurmDriver(slurm_cluster.slurm, "c1", SlurmOptions(users=True))
+    restarted = SlurmDriver(slurm_cluster.slurm, "users", SlurmOptions(users=True))
     assert [found.id for found in restarted.jobs()] == [job]
     restarted.cancel([job])
     wait_for(lambda: restarted.jobs()[0].state is EngineJobState.ENDED, "its end")
