@@ -16,6 +16,28 @@ from service.domain.duration import DurationError, seconds_of
 STANDARD = "-"
 """A file name that means standard input or output."""
 
+
+def _known_network(value: str) -> str:
+    """Option callback."""
+    from service.sim.network import NetworkError, parse_network  # numpy takes long to import
+
+    try:
+        parse_network(value)
+    except NetworkError as error:
+        raise typer.BadParameter(str(error)) from error
+    return value
+
+
+NetworkOption = Annotated[
+    str,
+    typer.Option(
+        "--network",
+        callback=_known_network,
+        help="reserved: each GPU owns its share of the NIC; contended: jobs that span servers share it; "
+        "or contended:xi1=X,a=Y,xi2=Z.",
+    ),
+]
+SeedOption = Annotated[int, typer.Option("--seed", help="Equal seeds give equal results.")]
 UserOption = Annotated[str | None, typer.Option("--user", help="Only jobs of this user.")]
 ProjectOption = Annotated[str | None, typer.Option("--project", help="Only jobs of this project.")]
 DatabaseOption = Annotated[str | None, typer.Option("--database-url", help="Database URL (setting database_url).")]

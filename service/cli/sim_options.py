@@ -13,13 +13,20 @@ from policies.registry import make_policy
 from service.cli import completion
 from service.cli.compare import Plan
 from service.cli.fail import fail
-from service.cli.options import FirstOption, SkipInvalidFlag, WorkloadOption, given, seconds_option
+from service.cli.options import (
+    FirstOption,
+    NetworkOption,
+    SeedOption,
+    SkipInvalidFlag,
+    WorkloadOption,
+    given,
+    seconds_option,
+)
 from service.cli.workload import report_skipped
 from service.config.cluster_file import ClusterFileError, load_cluster
 from service.sim.experiment import SimulationOptions
 from service.sim.faults import NO_FAULTS, FaultPlan
 from service.sim.faults_file import MTBF_S_MIN, SHAPE_MAX, SHAPE_MIN, FaultsError, load_faults, parse_drain
-from service.sim.network import NetworkError, parse_network
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload
 from service.sim.workloads.table import read_workload
@@ -34,15 +41,6 @@ def _finite(value: float | None) -> float | None:
     return value
 
 
-def _known_network(value: str) -> str:
-    """Option callback."""
-    try:
-        parse_network(value)
-    except NetworkError as error:
-        raise typer.BadParameter(str(error)) from error
-    return value
-
-
 PolicyOption = Annotated[str, typer.Option("--policy", help="Scheduling policy.", autocompletion=completion.policies)]
 PoliciesOption = Annotated[
     str, typer.Option("--policies", help="Policies, comma-separated.", autocompletion=completion.policies)
@@ -54,16 +52,6 @@ PredictorOption = Annotated[str, typer.Option("--predictor", help="oracle, noisy
 PreemptionOption = Annotated[
     str | None, typer.Option("--preemption", help="never, guided or always. Default: the policy's default.")
 ]
-NetworkOption = Annotated[
-    str,
-    typer.Option(
-        "--network",
-        callback=_known_network,
-        help="reserved: each GPU owns its share of the NIC; contended: jobs that span servers share it; "
-        "or contended:xi1=X,a=Y,xi2=Z.",
-    ),
-]
-SeedOption = Annotated[int, typer.Option("--seed", help="Equal seeds give equal results.")]
 OutOption = Annotated[
     Path | None, typer.Option("--out", file_okay=False, help="Folder for result.json, jobs.csv and batsim_jobs.csv.")
 ]

@@ -17,7 +17,7 @@ from service.cli.compare import Finished, Plan, Setting
 from service.cli.connect import settings_or_fail
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.job_tables import duration
-from service.cli.options import DatabaseOption, DataDirOption
+from service.cli.options import DatabaseOption, DataDirOption, NetworkOption, SeedOption
 from service.cli.output import Column, JsonFlag, print_json, print_table, printable
 from service.cli.past import (
     SinceOption,
@@ -31,10 +31,8 @@ from service.cli.past import (
 from service.cli.replay import read_snapshot, recorded_policy
 from service.cli.sim import print_results, run_all
 from service.cli.sim_options import (
-    NetworkOption,
     OptionOption,
     PoliciesOption,
-    SeedOption,
     WorkersOption,
     make_plans,
 )
