@@ -174,6 +174,12 @@ class NodeSupervisor(Supervisor):
 
     # Running.
 
+    def supervise(self) -> None:
+        """As :meth:`Supervisor.supervise`; a SIGTERM of the engine counts although all ranks have died of theirs before."""
+        super().supervise()
+        if any(rank.code == _SIGTERM_CODE for rank in self.ranks):
+            self._read_wakeups(self.ranks)
+
     def _react(self, ended: list[Rank]) -> None:
         # Each look asks the file server, which programs that write much must not multiply.
         now = time.monotonic()

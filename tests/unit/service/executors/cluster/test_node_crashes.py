@@ -76,10 +76,11 @@ class TestEndedByTheEngine:
         assert (end["outcome"], end["exit_code"], end["stop_signalled"]) == ("exited", 137, True)
         assert "got 10" in servers.output(0)
 
-    def test_ranks_that_die_of_its_signal_have_not_failed(self, servers: Servers) -> None:
+    @pytest.mark.parametrize("ranks_first", [False, True])
+    def test_ranks_that_die_of_its_signal_have_not_failed(self, servers: Servers, ranks_first: bool) -> None:
         programs = servers.start(servers.plan(python(WAIT)))
         servers.wait_output("ready", 0, 1)
-        for info in descendants(programs[1].pid):
+        for info in sorted(descendants(programs[1].pid), key=lambda info: info.id.pid, reverse=ranks_first):
             os.kill(info.id.pid, signal.SIGTERM)
         assert [code_of(program) for program in programs] == [0, 0]
         halt = shared.read_halt(servers.inbox(), servers.seal())
