@@ -284,22 +284,24 @@ def _ask(site: "Site", nice: "NiceOrder | None") -> Answer[Document]:
     advice = site.advise(seen)
     note = _apply(nice, advice) if nice is not None else ""
     made = document(advice, site)
-    return Answer(made["jobs"], made, lead=_lead(made), tail=_tail(made) + note)
+    return Answer(
+        [{**job, "made_at": made["made_at"]} for job in made["jobs"]], made, lead=_lead(made), tail=_tail(made) + note
+    )
 
 
 def _print(answer: Answer[Document], loop: _Loop) -> None:
-    table, how = _table(answer.document["made_at"]), loop.how
+    how = loop.how
     if loop.page is not None:
         loop.page.publish(
             answer.document,
             lead=answer.lead,
-            columns=[column.header for column in table.columns],
-            rows=[[column.text(job) for column in table.columns] for job in answer.rows],
+            columns=[column.header for column in ADVICE.columns],
+            rows=[[column.text(job) for column in ADVICE.columns] for job in answer.rows],
             tail=answer.tail,
         )
     if loop.every is not None and sys.stdout.isatty() and not how.as_json and not how.quiet:
         typer.echo(CLEAR_SCREEN, nl=False)
-    show(table, lambda: answer, how)
+    show(ADVICE, lambda: answer, how)
     sys.stdout.flush()
 
 
@@ -357,31 +359,30 @@ def _run(job: Document) -> str:
     return f"{p50} [{p10}-{p90}]"
 
 
-def _table(made_at: str) -> Table[Document]:
-    return Table(
-        columns=(
-            Column("JOB", lambda job: job["job"], right=True),
-            Column("NAME", lambda job: job["name"], long=True),
-            Column("USER", lambda job: job["user"], long=True),
-            Column("STATE", lambda job: job["state"]),
-            Column("GPUS", lambda job: str(job["gpus"]), right=True),
-            Column("RUNS FOR", _run, right=True),
-            Column("START", lambda job: spread(job["start_at"], made_at)),
-            Column("END", lambda job: spread(job["end_at"], made_at)),
-            Column("PLACE", _places, right=True),
-            Column("A-SRPT START", lambda job: spread(job["asrpt_start_at"], made_at)),
-            Column("WHY NOT", lambda job: job["reason"] or "", long=True),
-        ),
-        key=lambda job: job["job"],
-        hidden=(
-            Column("SOURCE", lambda job: job["source"], long=True),
-            Column("LIMIT", lambda job: duration(job["time_limit_s"]), right=True),
-            Column("A-SRPT END", lambda job: spread(job["asrpt_end_at"], made_at)),
-        ),
-        name="advice",
-    )
-
-
 def _places(job: Document) -> str:
     """The place in Slurm's order, and the one in A-SRPT's."""
     return "" if job["place"] is None else f"{job['place']} -> {job['asrpt_place']}"
+
+
+ADVICE: Table[Document] = Table(
+    columns=(
+        Column("JOB", lambda job: job["job"], right=True),
+        Column("NAME", lambda job: job["name"], long=True),
+        Column("USER", lambda job: job["user"], long=True),
+        Column("STATE", lambda job: job["state"]),
+        Column("GPUS", lambda job: str(job["gpus"]), right=True),
+        Column("RUNS FOR", _run, right=True),
+        Column("START", lambda job: spread(job["start_at"], job["made_at"])),
+        Column("END", lambda job: spread(job["end_at"], job["made_at"])),
+        Column("PLACE", _places, right=True),
+        Column("A-SRPT START", lambda job: spread(job["asrpt_start_at"], job["made_at"])),
+        Column("WHY NOT", lambda job: job["reason"] or "", long=True),
+    ),
+    key=lambda job: job["job"],
+    hidden=(
+        Column("SOURCE", lambda job: job["source"], long=True),
+        Column("LIMIT", lambda job: duration(job["time_limit_s"]), right=True),
+        Column("A-SRPT END", lambda job: spread(job["asrpt_end_at"], job["made_at"])),
+    ),
+    name="advice",
+)

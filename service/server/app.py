@@ -72,6 +72,8 @@ SWITCH_S = 0.001
 def serve(settings: Settings) -> int:
     """Run the service until SIGINT or SIGTERM; returns the exit code. Jobs run on under their supervisors."""
     sys.setswitchinterval(SWITCH_S)
+    # Before anything can warn: each line of the log is one JSON object.
+    log.configure()
     try:
         with ExitStack() as stack:
             with _starting():
@@ -144,7 +146,6 @@ class Service:
 
     def begin(self) -> None:
         """Register, and lead if no other service does."""
-        log.configure()
         spare_as_victim()
         if self.executor.containment is not None:
             logger.info(self.executor.containment.sentence)

@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 import tomllib
+from collections.abc import Callable
 from importlib.metadata import distributions, packages_distributions
 from pathlib import Path
 
@@ -96,21 +97,26 @@ def _imports(folder: Path) -> set[str]:
     return found - set(sys.stdlib_module_names) - set(IMPORT_NAMES)
 
 
+def _owners() -> Callable[[str], set[str]]:
+    """The distributions of an import name. An optional one that is not installed has the name of its distribution."""
+    owners = packages_distributions()
+    return lambda name: {canonicalize_name(owner) for owner in owners.get(name, [name])}
+
+
 def test_everything_that_is_imported_is_declared() -> None:
     declared = {canonicalize_name(Requirement(line).name) for line in PROJECT["dependencies"]}
     extras = [lines for extra, lines in PROJECT["optional-dependencies"].items() if extra not in ("build", "dev")]
     optional = {canonicalize_name(Requirement(line).name) for lines in extras for line in lines}
-    owners = packages_distributions()
+    owners = _owners()
     for name in set().union(*(_imports(ROOT / package) for package in IMPORT_NAMES)):
-        assert {canonicalize_name(owner) for owner in owners[name]} & (declared | optional), name
+        assert owners(name) & (declared | optional), name
 
 
 def test_everything_that_is_declared_is_imported() -> None:
     # scikit-learn and xgboost need scipy and leave its version open; uvicorn takes the others where they are there.
     needed_by_others = {"scipy", "httptools", "uvloop"}
     imported = set().union(*(_imports(ROOT / package) for package in IMPORT_NAMES))
-    owners = packages_distributions()
-    used = {canonicalize_name(owner) for name in imported for owner in owners[name]}
+    used = set().union(*map(_owners(), imported))
     for requirement in map(Requirement, PROJECT["dependencies"]):
         if requirement.marker is None or requirement.marker.evaluate():
             assert canonicalize_name(requirement.name) in used | needed_by_others, requirement
