@@ -56,6 +56,9 @@ class TrainingPlan:
     of ``sequence`` tokens (1 for images). ``sequence_parallel``: layers outside the tensor-parallel products are split along
     the sequence over the tensor group (Korthikanti et al., arXiv 2205.05198).
 
+    What the memory needs beside: ``fp32_gradients`` are added up in 4 bytes (Megatron with bf16, FSDP) instead of in those of
+    the parameters (DeepSpeed); ``flash_attention`` keeps no scores for the backward pass; ``dropout`` keeps masks.
+
     Raises :class:`PlanError`.
     """
 
@@ -75,6 +78,9 @@ class TrainingPlan:
     precision: Precision = Precision.BF16
     recompute: Recompute = Recompute.NONE
     schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B
+    fp32_gradients: bool = True
+    flash_attention: bool = True
+    dropout: bool = False
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
