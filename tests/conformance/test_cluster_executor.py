@@ -1,8 +1,11 @@
 """The cluster executor against the contracts, over an engine that runs real node programs on this machine."""
 
+import fcntl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
@@ -11,8 +14,10 @@ from policies.model.ids import AttemptId
 from policies.model.reasons import Reason
 from service.engine.events import Report, ReportKind
 from service.engine.ports import AttemptStatus, ExecutorUnavailable
+from service.executors import fencing
 from service.executors import folder as names
 from service.executors.cluster import attempt as attempt_module
+from service.executors.cluster import folder as shared
 from service.executors.cluster.driver import EngineJobState, NodeState
 from tests.cluster_engine import ProcessEngine, processes_of
 from tests.cluster_house import GRACE_S, ClusterBench, ClusterHouse, LeasedClusterBench, process_house
@@ -176,6 +181,59 @@ class TestFaultsThatNoRealEngineCanBeGiven:
         house.executor.renew_leases()
         wait_for(lambda: lease.stat().st_mtime_ns > before, "the lease to be renewed")
         house.faults.release()
+
+    def test_a_launch_that_a_former_leader_is_still_preparing_never_runs_after_its_stop(
+        self, tmp_path: Path, engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        house = process_house(tmp_path / "apart", engine, lease_s=_LEASE_S, run_as_users={"tester": "nobody"})
+        entered, gate = self.hold_first(monkeypatch, shared, "make_inbox")
+        waiting = self.count_calls_under_way(monkeypatch)
+        former = house.executor
+        former.send([launch(house.command_of_runs(self.waits), fencing_token=1)])
+        assert entered.wait(DEADLINE_S)
+        house.faults.next("submit", Fault.HANGS)
+        house.new_executor()
+        house.settle_servers()
+        house.stop(token=2)
+        house.until(lambda: waiting() or house.reports, "the stop to wait for the former leader, or to be carried out")
+        gate.set()
+        house.until(lambda: house.faults.hangs() or former.refused_commands, "the former leader to submit or give up")
+        end = house.wait_end()
+        house.faults.release()
+        house.until(
+            lambda: house.faults.effects["submit"] or former.refused_commands, "the submission, if there is one"
+        )
+        house.until(lambda: set(engine.states("1.1")) <= {EngineJobState.ENDED}, "the end of the submission")
+        assert (end.kind, end.detail, house.runs()) == (ReportKind.EXITED, names.STOPPED_FIRST, 0)
+        house.close()
+
+    @staticmethod
+    def hold_first(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> tuple[Event, Event]:
+        """Hold the first call of a function; returns what is set when it has begun, and what lets it go on."""
+        entered, gate, real = Event(), Event(), getattr(module, name)
+
+        def held(*args: Any) -> Any:
+            if not entered.is_set():
+                entered.set()
+                assert gate.wait(DEADLINE_S)
+            return real(*args)
+
+        monkeypatch.setattr(module, name, held)
+        return entered, gate
+
+    @staticmethod
+    def count_calls_under_way(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+        """How many threads wait for the fence."""
+        under_way: list[int] = []
+        real = fcntl.flock
+
+        def flock(descriptor: int, how: int) -> None:
+            under_way.append(descriptor)
+            real(descriptor, how)
+            under_way.remove(descriptor)
+
+        monkeypatch.setattr(fencing.fcntl, "flock", flock)
+        return lambda: len(under_way)
 
     def test_changes_of_servers_are_reported_until_acknowledged(
         self, house: ClusterHouse, engine: ProcessEngine

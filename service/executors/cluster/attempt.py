@@ -7,6 +7,7 @@ which may hang with the folder. Whatever it finds out is stored in single assign
 import logging
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,12 +74,12 @@ class Dropped(Exception):
 class Surroundings:
     """What all attempts of an executor share.
 
-    ``now_s``: Unix time for reports. ``elapsed_s``: a monotonic clock. ``prepare``: makes folder and record for a launch; raises
-    OSError, NoAccount or LookupError. ``open``: makes the folder of an attempt without a launch, and returns its inbox.
-    ``close``: the attempt is not live any more. ``admits``: whether commands with a fencing token are carried out. ``call``: have
-    submissions and cancellations of the attempt carried out soon. ``ask``: have the engine asked soon. ``position``: of a server
-    in the cluster. ``running_pause_s``: between two looks at an attempt that runs. ``exact_gpus``: as in Abilities. ``poll_s``:
-    time between two answers of the engine.
+    ``now_s``: Unix time for reports. ``elapsed_s``: a monotonic clock. ``prepare``: makes folder and record for a launch;
+    raises OSError, NoAccount or LookupError. ``open``: makes the folder of an attempt without a launch, and returns its
+    inbox. ``close``: the attempt is not live any more. ``fenced``: while it is held, no leader sends a command with a newer
+    fencing token; raises :class:`Dropped` if one has. ``call``: have submissions and cancellations of the attempt carried out
+    soon. ``ask``: have the engine asked soon. ``position``: of a server in the cluster. ``running_pause_s``: between two
+    looks at an attempt that runs. ``exact_gpus``: as in Abilities. ``poll_s``: time between two answers of the engine.
     """
 
     engine: str
@@ -87,7 +88,7 @@ class Surroundings:
     prepare: Callable[[Launch], LaunchRecord]
     open: Callable[[AttemptId], Path]
     close: Callable[[AttemptId], None]
-    admits: Callable[[int], bool]
+    fenced: Callable[[int], AbstractContextManager[None]]
     call: Callable[[AttemptId], None]
     ask: Callable[[], None]
     position: Callable[[str], ServerIndex | None]
@@ -234,20 +235,11 @@ class ClusterAttempt:
             self.around.open(self.attempt)
             self.folder.reopen()
             self.again = True
-        self.record = self.folder.read_launch()
-        inbox = self.folder.inbox(self.record)
-        self.never = shared.claimed(inbox) == shared.STOPPED
-        asked = shared.read_stop(inbox, self.folder.seal)
-        now_s = self.around.elapsed_s()
+        self._read_launch()
+        asked = shared.read_stop(self.folder.inbox(self.record), self.folder.seal)
         if asked is not None:
-            self._stop_written, self._stop_written_s = StopOrder(*asked), now_s
+            self._stop_written, self._stop_written_s = StopOrder(*asked), self.around.elapsed_s()
             self.stop = self.stop or self._stop_written
-        if self.record is not None:
-            self._begun_s = now_s
-            for engine_id in self.record.ids:
-                self.submissions.add(engine_id, now_s)
-            if None in self.record.submissions:
-                self.submissions.note_uncertain(now_s)
         end = self.folder.read_end()
         if end is not None or self.again:
             self._report_end(end or self._lost("the record of its end is gone"))
@@ -256,9 +248,25 @@ class ClusterAttempt:
             self.around.close(self.attempt)
             raise Dropped
 
+    def _read_launch(self) -> None:
+        """Take over what a service has written of the launch: the first record counts, whichever leader has written it."""
+        self.record = self.folder.read_launch()
+        self.never = shared.claimed(self.folder.inbox(self.record)) == shared.STOPPED
+        if self.record is None:
+            return
+        self._begun_s = now_s = self.around.elapsed_s()
+        for engine_id in self.record.ids:
+            self.submissions.add(engine_id, now_s)
+        if None in self.record.submissions:
+            self.submissions.note_uncertain(now_s)
+
     def _prepare(self, launch: Launch) -> None:
-        if not self.around.admits(launch.fencing_token):
-            raise Dropped(refused=True)
+        with self.around.fenced(launch.fencing_token):
+            self._read_launch()
+            if self.record is None and not self.never:
+                self._write_launch(launch)
+
+    def _write_launch(self, launch: Launch) -> None:
         try:
             self.record = self.around.prepare(launch)
         except (NoAccount, LookupError) as refusal:
@@ -276,12 +284,12 @@ class ClusterAttempt:
         stop = self.stop
         if stop is None or (self._stop_written is not None and stop[:2] == self._stop_written[:2]):
             return
-        if not self.around.admits(stop.fencing_token):
-            self.stop = self._stop_written
-            raise Dropped(refused=True)
-        self._write_stop(stop)
-        if not self.never and self.started is None:
-            self._seal_off()
+        with self.around.fenced(stop.fencing_token):
+            if self.record is None:
+                self._read_launch()
+            self._write_stop(stop)
+            if not self.never and self.started is None:
+                self._seal_off()
 
     def _have_submitted(self) -> None:
         """Have it submitted if it is wanted here and no submission is known. The thread that calls the engine checks it again."""

@@ -34,7 +34,10 @@ class EngineCalls:
         self._elapsed_s = elapsed_s
 
     def carry_out(self, attempt: ClusterAttempt) -> float | None:
-        """Make the calls that the attempt waits for; the seconds until the next try, None if there is nothing left to do."""
+        """Make the calls that the attempt waits for; the seconds until the next try, None if there is nothing left to do.
+
+        Raises :class:`service.executors.cluster.attempt.Dropped` if a newer leader has sent commands.
+        """
         if attempt.end is not None:
             return None
         if due := attempt.to_cancel:
@@ -70,8 +73,10 @@ class EngineCalls:
     def _try(self, attempt: ClusterAttempt, launch: Launch, record: LaunchRecord) -> float | None:
         try:
             node_launch = self._node_launch(launch, record)
-            tried = record.tried()
-            attempt.folder.write_launch(tried)
+            with attempt.around.fenced(launch.fencing_token):
+                # Another leader may have noted a submission since this one has read the record.
+                tried = (attempt.folder.read_launch() or record).tried()
+                attempt.folder.write_launch(tried)
         except NoAccount as refusal:
             self._refuse(attempt, str(refusal))
             return None
@@ -96,7 +101,8 @@ class EngineCalls:
         attempt.tries = 0
         attempt.record = tried.submitted(engine_id)
         try:
-            attempt.folder.write_launch(attempt.record)
+            with attempt.around.fenced(launch.fencing_token):
+                attempt.folder.write_launch(attempt.record)
         except OSError as error:
             # After a restart, the engine's own answer names it.
             logger.error("the submission %s of attempt %s cannot be noted: %s", engine_id, attempt.attempt, error)

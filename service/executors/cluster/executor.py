@@ -16,7 +16,7 @@ import secrets
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -334,11 +334,15 @@ class ClusterExecutor:
             with self._lock:
                 if not drop.refused and had != (attempt.launch, attempt.stop):
                     return 0.0  # it was asked for meanwhile
-                self.refused_commands += drop.refused
-                if self._live.get(attempt.attempt) is attempt:
-                    del self._live[attempt.attempt]
-            self._looks.forget(attempt.attempt)
+                self._drop(attempt, drop)
             return None
+
+    def _drop(self, attempt: ClusterAttempt, drop: Dropped) -> None:
+        """Track it no longer. The caller holds the lock."""
+        self.refused_commands += drop.refused
+        if self._live.get(attempt.attempt) is attempt:
+            del self._live[attempt.attempt]
+            self._looks.forget(attempt.attempt)
 
     def _settle(self, attempt: ClusterAttempt) -> float | None:
         pause_s = attempt.settle()
@@ -450,7 +454,7 @@ class ClusterExecutor:
             prepare=self._prepare,
             open=self._open,
             close=self._index.remove,
-            admits=self._admits,
+            fenced=self._fenced,
             call=self._call,
             ask=lambda: self._asks.wake(_JOBS),
             position=lambda name: self._positions.get(name),
@@ -484,9 +488,12 @@ class ClusterExecutor:
         self._index.add(attempt)
         return shared.make_inbox(self._attempts, attempt)
 
-    def _admits(self, token: int) -> bool:
+    @contextlib.contextmanager
+    def _fenced(self, token: int) -> Iterator[None]:
         with self._fence.held() as fence:
-            return fence.admits(token)
+            if not fence.admits(token):
+                raise Dropped(refused=True)
+            yield
 
     def _call(self, attempt: AttemptId) -> None:
         with self._lock:
@@ -495,7 +502,12 @@ class ClusterExecutor:
             self._calls.start(attempt, partial(self._carry_out, tracked))
 
     def _carry_out(self, attempt: ClusterAttempt) -> float | None:
-        return None if self._idle else self._engine_calls.carry_out(attempt)
+        try:
+            return None if self._idle else self._engine_calls.carry_out(attempt)
+        except Dropped as drop:
+            with self._lock:
+                self._drop(attempt, drop)
+            return None
 
     def _node_launch(self, launch: Launch, record: LaunchRecord) -> NodeLaunch:
         """Raises NoAccount."""

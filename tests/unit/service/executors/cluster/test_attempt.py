@@ -1,5 +1,7 @@
 """What follows from the folder of one attempt and the answers of the engine, with a clock that the tests set."""
 
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -8,11 +10,12 @@ from policies.model.ids import AttemptId, ServerIndex
 from policies.model.reasons import Reason
 from service.engine.events import ReportKind
 from service.executors.cluster import folder as shared
-from service.executors.cluster.attempt import MARGIN_S, START_S, ClusterAttempt, StopOrder, Surroundings
+from service.executors.cluster.attempt import MARGIN_S, START_S, ClusterAttempt, Dropped, StopOrder, Surroundings
 from service.executors.cluster.driver import EngineEnd, EngineJob, EngineJobState
-from service.executors.cluster.shared import AttemptFolder, LaunchRecord
+from service.executors.cluster.shared import LAUNCH, AttemptFolder, LaunchRecord
 from service.executors.cluster.submissions import Submissions
 from service.executors.seal import Seal
+from tests.local_executor import launch
 
 ATTEMPT = AttemptId("1.1")
 LEASE_S = 60.0
@@ -20,10 +23,14 @@ GRACE_S = 300.0
 
 
 class Bench:
-    """An attempt on server ``a`` with a launch record. ``now_s``: both clocks."""
+    """An attempt on server ``a`` with a launch record. ``now_s``: both clocks.
+
+    ``before_fence``: what another service does just before this one holds the fence.
+    """
 
     def __init__(self, attempts: Path) -> None:
         self.now_s = 1000.0
+        self.before_fence: Callable[[], object] = lambda: None
         self.attempts = attempts
         self.inbox = shared.make_inbox(attempts, ATTEMPT)
         self.folder = AttemptFolder(attempts / ATTEMPT, Seal("key"))
@@ -35,7 +42,7 @@ class Bench:
             prepare=lambda launch: pytest.fail(f"{launch.attempt} is prepared already"),
             open=lambda attempt: shared.make_inbox(attempts, attempt),
             close=lambda attempt: None,
-            admits=lambda token: True,
+            fenced=self.fenced,
             call=lambda attempt: None,
             ask=lambda: None,
             position=lambda name: ServerIndex("abc".index(name)),
@@ -45,6 +52,23 @@ class Bench:
             poll_s=1.0,
         )
         self.attempt = ClusterAttempt(ATTEMPT, self.folder, around)
+
+    @contextlib.contextmanager
+    def fenced(self, token: int) -> Iterator[None]:
+        """The fence of token 0 alone."""
+        self.before_fence()
+        if token < 0:
+            raise Dropped(refused=True)
+        yield
+
+    def forget_launch(self) -> None:
+        """No service has prepared the launch."""
+        (self.folder.path / LAUNCH).unlink()
+
+    def write_launch(self, inbox: str, *submissions: str | None) -> None:
+        """Another service prepares the launch, and has submitted it."""
+        shared.make_inbox(self.attempts, ATTEMPT, inbox)
+        self.folder.write_launch(LaunchRecord(("a",), inbox, None, GRACE_S, submissions))
 
     def answer(self, *jobs: EngineJob) -> None:
         """The engine answers now with these submissions."""
@@ -135,3 +159,39 @@ def test_what_another_user_submits_in_the_name_of_an_attempt_is_not_of_it(bench:
     bench.now_s = 1002.0
     bench.answer(job("7", EngineJobState.RUNNING, user="mallory"), job("8", EngineJobState.RUNNING, user="ada"))
     assert bench.attempt.submissions.ids == ["8"]
+
+
+def test_a_launch_takes_over_what_another_leader_has_prepared_meanwhile(bench: Bench) -> None:
+    inbox = "nodes-of-the-former-leader"
+    bench.forget_launch()
+    bench.before_fence = lambda: bench.write_launch(inbox, "7", None)
+    bench.attempt.launch = launch(("true",))
+    bench.look_at(1001.0)
+    assert bench.attempt.record == LaunchRecord(("a",), inbox, None, GRACE_S, ("7", None))
+    assert bench.attempt.submissions.ids == ["7"]
+    assert not bench.attempt.submissions.certain, "another one may be on its way"
+    assert not bench.attempt.to_submit
+
+
+def test_a_stop_closes_the_folder_that_another_leader_has_prepared_meanwhile(bench: Bench) -> None:
+    bench.forget_launch()
+    bench.before_fence = lambda: bench.write_launch("nodes-of-the-former-leader")
+    bench.attempt.order_stop(StopOrder(None, 1.0))
+    bench.look_at(1001.0)
+    inbox = bench.attempts / ATTEMPT / "nodes-of-the-former-leader"
+    assert shared.claimed(inbox) == shared.STOPPED
+    assert shared.read_stop(inbox, bench.folder.seal) == (None, 1.0)
+
+
+@pytest.mark.parametrize("command", ["launch", "stop"])
+def test_a_former_leader_writes_nothing(bench: Bench, command: str) -> None:
+    bench.forget_launch()
+    if command == "launch":
+        bench.attempt.launch = launch(("true",), fencing_token=-1)
+    else:
+        bench.attempt.order_stop(StopOrder(None, 1.0, -1))
+    with pytest.raises(Dropped) as drop:
+        bench.attempt.look()
+    assert drop.value.refused
+    assert list(bench.inbox.iterdir()) == []
+    assert list(bench.folder.path.iterdir()) == [bench.inbox]
