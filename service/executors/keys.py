@@ -1,6 +1,8 @@
 """The secrets of a data folder's attempts, all derived from one key."""
 
 import contextlib
+import hashlib
+import hmac
 import logging
 import os
 import re
@@ -17,6 +19,7 @@ logger = logging.getLogger(__name__)
 ATTEMPT_NAME = re.compile(r"[0-9]{1,18}\.[0-9]{1,9}")
 """Of names in the folder of the attempts. The numbers fit in the database, whatever a job has put there."""
 _KEY_BYTES = 32
+_NAME_DIGITS = 32
 _UNSEALED_BYTES_MAX = 1 << 26
 
 
@@ -30,6 +33,10 @@ class AttemptKeys:
     def identity(self, attempt: str) -> Identity:
         """What identifies the processes of an attempt."""
         return Identity.of(self._key, attempt)
+
+    def checkpoints(self, job: int) -> str:
+        """The name of a job's checkpoint folder where every user may make one: only the processes of the job know it."""
+        return f"{job}-{hmac.new(self._key, f'checkpoints {job}'.encode(), hashlib.sha256).hexdigest()[:_NAME_DIGITS]}"
 
     def seal(self, attempt: str) -> Seal:
         """The seal of the records of an attempt."""

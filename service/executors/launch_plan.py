@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import secrets
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ class Site:
 
     ``progress_url`` is a template in which ``{job}`` and ``{attempt}`` are replaced. ``cgroups``: the folder of the
     attempts' control groups, None without them. ``run_as_users``: see :func:`service.runtime.accounts.account_of`; None: jobs run
-    as the service's user.
+    as the service's user. ``checkpoint_name``: the name of a job's folder below ``checkpoints_dir``.
     """
 
     data_dir: Path
@@ -42,6 +42,7 @@ class Site:
     checkpoints_dir: Path
     cgroups: Path | None
     run_as_users: Mapping[str, str] | None = None
+    checkpoint_name: Callable[[int], str] = str
 
     @property
     def attempts_dir(self) -> Path:
@@ -55,7 +56,7 @@ class Site:
 
     def checkpoint_dir(self, job: int) -> Path:
         """Where the attempts of a job keep their checkpoints."""
-        return self.checkpoints_dir / str(job)
+        return self.checkpoints_dir / self.checkpoint_name(job)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,9 @@
 """The cluster executor against the contracts, over an engine that runs real node programs on this machine."""
 
 import fcntl
+import os
+import re
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +13,7 @@ from typing import Any
 import pytest
 
 from policies.model.cluster import Cluster
-from policies.model.ids import AttemptId
+from policies.model.ids import AttemptId, JobId
 from policies.model.reasons import Reason
 from service.engine.events import Report, ReportKind
 from service.engine.ports import AttemptStatus, ExecutorUnavailable
@@ -205,6 +208,28 @@ class TestFaultsThatNoRealEngineCanBeGiven:
         )
         house.until(lambda: set(engine.states("1.1")) <= {EngineJobState.ENDED}, "the end of the submission")
         assert (end.kind, end.detail, house.runs()) == (ReportKind.EXITED, names.STOPPED_FIRST, 0)
+        house.close()
+
+    def test_no_user_can_make_the_checkpoint_folder_of_another_ones_job(
+        self, tmp_path: Path, engine: ProcessEngine
+    ) -> None:
+        house = process_house(tmp_path / "apart", engine, lease_s=_LEASE_S, run_as_users={"tester": "nobody"})
+        checkpoints = house.folder / "checkpoints"
+        (checkpoints / "1").mkdir()  # a name that can be guessed
+        if os.geteuid() == 0:
+            os.chown(checkpoints / "1", 1, 1)
+        keep = "import os; open(os.environ['SOONER_CHECKPOINT_DIR'] + '/kept', 'a').write('x')"
+        for number in (1, 2):
+            house.executor.send([launch(house.command_of_runs(keep), number=number)])
+            end = house.wait_end(f"1.{number}")
+            assert (end.kind, end.exit_code) == (ReportKind.EXITED, 0)
+            house.executor.acknowledge([end])
+        (kept,) = checkpoints.glob("*/kept")
+        assert (kept.read_text(), stat.S_IMODE(kept.parent.stat().st_mode)) == ("xx", 0o700)
+        assert re.fullmatch("1-[0-9a-f]{32}", kept.parent.name)
+        assert stat.S_IMODE(checkpoints.stat().st_mode) == 0o1733, "others cannot list the names"
+        assert house.executor.prune([JobId(1)]) == 2
+        assert not kept.parent.exists()
         house.close()
 
     @staticmethod

@@ -70,6 +70,8 @@ _LOOKS_PER_S = 500.0
 _CALLS = 8
 _LOOKS = 4
 _ASKS = 3
+_MADE_BY_ALL = 0o1733
+"""Mode of a folder in which every user can make entries, and list none."""
 _JOBS, _NODES, _ADOPT, _LEASE, _ORPHAN, _CHECKS = "jobs", "nodes", "adopt", "lease", "orphan", "checks"
 
 
@@ -119,9 +121,11 @@ class ClusterExecutor:
         on_servers = Path(shared_dir_on_nodes) if shared_dir_on_nodes is not None else shared_dir
         self._checkpoints = (checkpoints or shared_dir / "checkpoints").absolute()
         if run_as_users is not None:
-            # The node programs run as the users of the jobs, and make the folders of the jobs here.
+            # The node programs run as the users of the jobs, and make the folders of the jobs here, under names that others
+            # can neither guess nor list: else a user could make the folder of another one's job.
             self._checkpoints.mkdir(parents=True, exist_ok=True)
-            self._checkpoints.chmod(0o1777)
+            self._checkpoints.chmod(_MADE_BY_ALL)
+        checkpoint_name = str if run_as_users is None else self._keys.checkpoints
         self._site = Site(
             data_dir=on_servers,
             environ=dict(os.environ if environ is None else environ),
@@ -132,6 +136,7 @@ class ClusterExecutor:
             device_ids=None,
             checkpoints_dir=on_nodes(self._checkpoints, shared_dir, on_servers),
             cgroups=None,
+            checkpoint_name=checkpoint_name,
         )
         self._lease_file = shared_dir / "lease"
         self._run_as_users = run_as_users
@@ -141,7 +146,7 @@ class ClusterExecutor:
         self._checks = NodeChecks(driver, shared_dir, check, elapsed_s) if checks_servers else None
         self._mirror = ServerMirror(driver.name)
         self._servers_known = threading.Event()
-        self._files = ClusterFiles(self._attempts, self._checkpoints, self._keys, clock)
+        self._files = ClusterFiles(self._attempts, self._checkpoints, self._keys, clock, checkpoint_name)
         self._lock = threading.Lock()
         self._live: dict[AttemptId, ClusterAttempt] = {}
         self._settling: set[AttemptId] = set()

@@ -30,13 +30,24 @@ _RATES = 10_000
 
 
 class ClusterFiles:
-    """``attempts``: the folder of all attempts. ``checkpoints``: that of all jobs' checkpoints. For calls from any thread."""
+    """``attempts``: the folder of all attempts. ``checkpoints``: that of all jobs' checkpoints. For calls from any thread.
 
-    def __init__(self, attempts: Path, checkpoints: Path, keys: AttemptKeys, clock: Clock) -> None:
+    ``checkpoint_name``: see :class:`service.executors.launch_plan.Site`.
+    """
+
+    def __init__(
+        self,
+        attempts: Path,
+        checkpoints: Path,
+        keys: AttemptKeys,
+        clock: Clock,
+        checkpoint_name: Callable[[int], str] = str,
+    ) -> None:
         self._attempts = attempts
         self._checkpoints = checkpoints
         self._keys = keys
         self._clock = clock
+        self._checkpoint_name = checkpoint_name
         self._lock = threading.Lock()
         self._rates: OrderedDict[AttemptId, RateLimit] = OrderedDict()
         self._receiving = threading.Semaphore(_RECEIVERS)
@@ -125,7 +136,7 @@ class ClusterFiles:
         """
         pruned = 0
         for job in jobs:
-            checkpoints = self._checkpoints / str(job)
+            checkpoints = self._checkpoints / self._checkpoint_name(job)
             if not self._deleted(checkpoints, partial(_delete_permitted, checkpoints)):
                 continue
             for number in self._numbers(job):

@@ -145,11 +145,20 @@ class NodeSupervisor(Supervisor):
         return f"the first node did not let the ranks start within {self.plan['gather_s']:g} s"
 
     def _open_checkpoints(self) -> None:
+        # First, because the error of a folder that cannot be read names no owner; then, because another user may be faster.
+        self._check_owner_of_checkpoints()
         super()._open_checkpoints()
+        self._check_owner_of_checkpoints()
+
+    def _check_owner_of_checkpoints(self) -> None:
         folder = Path(self.plan["checkpoint_dir"])
-        if self.plan["users_apart"] and folder.lstat().st_uid != os.geteuid():
+        if not self.plan["users_apart"] or not os.path.lexists(folder):
+            return
+        owner, user = folder.lstat().st_uid, os.geteuid()
+        if owner != user:
             raise CannotLaunch(
-                "checkpoint_unreadable", f"{folder}: belongs to user {folder.lstat().st_uid}, not to {os.geteuid()}"
+                "checkpoint_unreadable",
+                f"{folder}: belongs to user {user_name(owner)}, not to {user_name(user)}; its owner or root has to delete it",
             )
 
     def _write(self, name: str, record: dict[str, Any]) -> None:
@@ -285,6 +294,14 @@ class NodeSupervisor(Supervisor):
         if record["outcome"] != "exited" or record["exit_code"] not in (0, 75, None):
             self._halt(record["detail"], None, float(self.plan["term_grace_s"]))
         return record
+
+
+def user_name(uid: int) -> str:
+    """The number of a user, with the name if this host has it."""
+    try:
+        return f"{uid} ({pwd.getpwuid(uid).pw_name})"
+    except KeyError:
+        return str(uid)
 
 
 def free_port(first: int) -> int:

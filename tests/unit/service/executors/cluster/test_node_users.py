@@ -54,7 +54,7 @@ def apart() -> Iterator[Apart]:
     for folder in (made.folder, made.site.attempts_dir):
         folder.chmod(0o711)
     (made.folder / "checkpoints").mkdir()
-    (made.folder / "checkpoints").chmod(0o1777)
+    (made.folder / "checkpoints").chmod(0o1733)
     yield made
     made.close()
     shutil.rmtree(root)
@@ -103,15 +103,19 @@ def test_a_claim_of_the_service_keeps_it_from_running(apart: Apart) -> None:
     assert not apart.node(0).exists
 
 
-def test_checkpoints_in_a_folder_of_another_user_are_refused(apart: Apart) -> None:
+@pytest.mark.parametrize("mode", [0o777, 0o700])
+def test_checkpoints_in_a_folder_of_another_user_are_refused(apart: Apart, mode: int) -> None:
     foreign = apart.folder / "checkpoints/1"
     foreign.mkdir()
-    foreign.chmod(0o777)
+    foreign.chmod(mode)
     os.chown(foreign, SERVICE.pw_uid, SERVICE.pw_gid)
     assert code_of(apart.start_as_user(apart.plan(("/bin/sh", "-c", "echo ran"), (1,), inbox=INBOX))) == 0
     end = apart.end(0)
     assert (end["outcome"], end["reason"]) == ("launch_failed", "checkpoint_unreadable")
-    assert f"belongs to user {SERVICE.pw_uid}, not to {USER.pw_uid}" in end["detail"]
+    assert end["detail"] == (
+        f"{foreign}: belongs to user {SERVICE.pw_uid} ({SERVICE.pw_name}), not to {USER.pw_uid} ({USER.pw_name}); "
+        "its owner or root has to delete it"
+    )
     assert apart.output(0) == ""
 
 
