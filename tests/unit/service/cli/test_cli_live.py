@@ -57,11 +57,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation
     made = Installation(tmp_path_factory.mktemp("cli"))
     serve = made.spawn("serve", "--port", "0", "--executor", "local", "--cluster", "cluster.yaml")
     assert serve.stderr is not None
-    # The log comes the same way: one JSON object a line.
-    line = next(line for line in serve.stderr if not line.startswith("{"))
-    assert line.startswith("Sooner is listening on "), line
-    made.environ["SOONER_URL"] = line.split()[4]
     try:
+        # The log comes the same way: one JSON object a line.
+        line = next(line for line in serve.stderr if not line.startswith("{"))
+        assert line.startswith("Sooner is listening on "), line
+        made.environ["SOONER_URL"] = line.split()[4]
         yield made
     finally:
         serve.send_signal(signal.SIGTERM)
