@@ -1,11 +1,15 @@
-"""The jobs of ``squeue --json``: pending, running, and those that ended within MinJobAge (300 s by default)."""
+"""The jobs of ``squeue --json``: pending, running, and those that ended within MinJobAge (300 s by default).
 
+One job of many is read by ``squeue --format`` and ``scontrol show job``: the answer in JSON takes 3 KiB a job.
+"""
+
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from service.slurm.commands import SlurmUnreadable
-from service.slurm.text import expand_hosts, number, parse_gpus, parse_indices, parse_tres, tres_gpus
+from service.slurm.text import expand_hosts, number, parse_gpus, parse_indices, parse_shown, parse_tres, tres_gpus
 
 _MINUTE_S: Final = 60.0
 ENDED_STATES: Final = frozenset(
@@ -34,6 +38,26 @@ _LEADING: Final = (
     "SPECIAL_EXIT",
 )
 """Flags that later versions list beside a base state, and 22.05 writes in its place."""
+
+
+LINE_FORMAT: Final = "%A|%i|%T|%r|%N|%U|%u|%k"
+"""Of ``squeue``. What a user chooses comes last, so that it stands in place of no other value."""
+_HELD: Final = re.compile(r" Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
+"""What a job holds on some of its nodes, as ``scontrol --details show job`` writes it."""
+
+
+class JobLine(NamedTuple):
+    """A job in a list. ``het_job_id`` and ``het_offset``: of a component of a heterogeneous job."""
+
+    id: int
+    het_job_id: int | None
+    het_offset: int | None
+    state: str
+    reason: str
+    nodes: str
+    user_id: int
+    user: str
+    comment: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +136,45 @@ def parse_jobs(document: Mapping[str, Any], comment: str = "") -> list[SlurmJob]
         return [_job(row) for row in rows if not comment or _comment(row.get("comment")).startswith(comment)]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SlurmUnreadable(f"the answer of squeue has a job of an unknown form: {error!r}") from error
+
+
+def parse_line(text: str) -> JobLine:
+    """A line of :data:`LINE_FORMAT`. Raises :class:`SlurmUnreadable`."""
+    try:
+        job, shown_id, state, reason, nodes, user_id, user, comment = text.split("|", 7)
+        het, plus, offset = shown_id.partition("+")
+        het_job, het_offset = (int(het), int(offset)) if plus else (None, None)
+        return JobLine(int(job), het_job, het_offset, state, _text(reason), nodes, int(user_id), user, comment)
+    except ValueError as error:
+        raise SlurmUnreadable(f"the answer of squeue has a line of an unknown form: {text[:80]!r}") from error
+
+
+def listed_job(line: JobLine, shown: str) -> SlurmJob:
+    """A job as its line in the list says, with its required nodes and GPU indices from ``scontrol --details show job``.
+
+    Its other fields have their defaults.
+    """
+    details = next((each for each in shown.splitlines() if each.startswith(f"JobId={line.id} ")), "")
+    fields = next(iter(parse_shown(details)), {})
+    gpu_ids = {
+        node: tuple(index for gpus in parse_gpus(resources) for index in gpus.indices)
+        for nodes, resources in _HELD.findall(details)
+        for node in expand_hosts(nodes)
+    }
+    return SlurmJob(
+        id=line.id,
+        name=fields.get("JobName", ""),
+        user=line.user,
+        state=line.state,
+        user_id=line.user_id,
+        reason=line.reason,
+        nodes=expand_hosts(line.nodes),
+        required_nodes=expand_hosts(fields.get("ReqNodeList")),
+        gpu_ids={node: indices for node, indices in gpu_ids.items() if indices},
+        comment=line.comment,
+        het_job_id=line.het_job_id,
+        het_offset=line.het_offset,
+    )
 
 
 def _job(row: Mapping[str, Any]) -> SlurmJob:

@@ -1,7 +1,7 @@
 """Slurm as the engine: each attempt is one job of Slurm, submitted at the time of the decision onto exactly its nodes.
 
 The batch script starts the node program once on each node by ``srun``. The plan is part of the script, so it appears in no list
-of processes. State comes from one ``squeue --json`` for all jobs; those of a cluster executor carry its id in their comment.
+of processes. State comes from one ``squeue`` for all jobs; those of a cluster executor carry its id in their comment.
 """
 
 import functools
@@ -35,9 +35,9 @@ from service.executors.cluster.driver import (
 )
 from service.slurm.cluster import TESTED_VERSION, Slurm, SlurmPartition
 from service.slurm.commands import SlurmCommands, SlurmError, SlurmRefused, own_user
-from service.slurm.jobs import SlurmJob
+from service.slurm.jobs import JobLine, SlurmJob
 from service.slurm.nodes import SlurmNode
-from service.slurm.text import number_before_unit
+from service.slurm.text import expand_hosts, number_before_unit
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +52,8 @@ _SCRIPT_BYTES_MAX: Final = 4 * 1024**2
 
 _READING_PAUSE: Final = 4.0
 """Time from one reading of all jobs to the next, at the least: as a multiple of how long a reading takes."""
+_FEW: Final = 16
+"""Changes that are followed one by one: each may need a call of 5 ms, and reading a thousand jobs takes 0.3 s."""
 
 _STATES: Final = {
     "PENDING": EngineJobState.PENDING,
@@ -78,6 +80,8 @@ _ENDS: Final = {
     "REVOKED": (EngineEnd.CANCELLED, "the Slurm job was revoked"),
     "TIMEOUT": (EngineEnd.TIME_LIMIT, "the Slurm job reached its time limit"),
 }
+_PLAIN_STATES: Final = frozenset({"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "COMPLETED", "CANCELLED"})
+"""States that need no exit code and no look at the nodes to be understood."""
 _LAUNCH_REASONS: Final = ("BadConstraints", "JobLaunchFailure", "PartitionConfig", "NonZeroPrologExit", "Prolog")
 """Reasons of a FAILED job of which nothing ran."""
 
@@ -144,7 +148,8 @@ class SlurmDriver:
         self._failed_nodes: dict[int, tuple[str, ...]] = {}
         self._counting, self._reading = threading.Condition(), threading.Lock()
         self._closed = False
-        self._glance: tuple[str, ...] = ()
+        self._lines: Mapping[int, JobLine] = {}
+        self._found: Mapping[int, SlurmJob] = {}
         self._jobs: Sequence[EngineJob] = ()
         self._next_reading_s = -math.inf
         self._submitted = self._read_submitted = 0
@@ -243,21 +248,52 @@ class SlurmDriver:
     def jobs(self) -> Sequence[EngineJob]:
         """The jobs of this executor that Slurm remembers: ended ones for MinJobAge (300 s by default).
 
-        A cheap list shows whether any of them has changed; only then all is read. Where that takes long because Slurm has many
-        jobs, it is done at most a fifth of the time: a call waits for its turn, so that no answer is older than the call. A
-        submission ends the wait.
+        A cheap list shows which of them have changed. A few changes are followed by that list. For others all jobs are read.
+        Where that takes long because Slurm has many jobs, it is done at most a fifth of the time: a call waits for its turn, so
+        that no answer is older than the call. A submission ends the wait.
         """
         with self._reading:
-            glance = self._slurm.glance(self._mark)
-            if glance == self._glance:
+            lines = self._own_lines()
+            changed = [job for job in {*self._lines, *lines} if self._lines.get(job) != lines.get(job)]
+            if not changed:
                 return self._jobs
-            if self._wait_for_turn():
-                glance = self._slurm.glance(self._mark)
-            submitted, begun_s = self._submitted, time.monotonic()
-            self._jobs = self._read_jobs()
-            self._glance, self._read_submitted = glance, submitted
-            self._next_reading_s = begun_s + _READING_PAUSE * (time.monotonic() - begun_s)
+            if not self._follow(lines, changed):
+                if self._wait_for_turn():
+                    lines = self._own_lines()
+                submitted, begun_s = self._submitted, time.monotonic()
+                self._read_jobs()
+                self._read_submitted = submitted
+                self._next_reading_s = begun_s + _READING_PAUSE * (time.monotonic() - begun_s)
+            self._lines = lines
             return self._jobs
+
+    def _own_lines(self) -> Mapping[int, JobLine]:
+        """The list without what others have submitted in the name of this executor, unless its jobs run as their users."""
+        own_id = os.geteuid()
+        lines = self._slurm.job_lines(self._mark)
+        return {job: line for job, line in lines.items() if self._options.users or line.user_id == own_id}
+
+    def _follow(self, lines: Mapping[int, JobLine], changed: Sequence[int]) -> bool:
+        """Take over the changes of these jobs from the list; False if that does not say enough, and nothing is changed."""
+        if len(changed) > _FEW or not self._lines:
+            return False
+        found: dict[int, SlurmJob | None] = {}
+        for job in changed:
+            line, known = lines.get(job), self._found.get(job)
+            if line is None:
+                found[job] = None
+            elif line.state not in _PLAIN_STATES:
+                return False
+            elif known is None or (line.state == "RUNNING" and not known.gpu_ids):
+                try:
+                    found[job] = self._slurm.job(line)
+                except SlurmRefused:
+                    return False  # forgotten meanwhile
+            else:
+                nodes = expand_hosts(line.nodes)
+                found[job] = replace(known, state=line.state, reason=line.reason, nodes=nodes, comment=line.comment)
+        self._take({job: entry for job, entry in {**self._found, **found}.items() if entry is not None})
+        return True
 
     def _wait_for_turn(self) -> bool:
         """Wait until all may be read again, or something was submitted since the last reading; whether that took time."""
@@ -268,17 +304,22 @@ class SlurmDriver:
             self._counting.wait_for(lambda: self._closed or self._submitted != self._read_submitted, pause_s)
         return True
 
-    def _read_jobs(self) -> Sequence[EngineJob]:
+    def _read_jobs(self) -> None:
+        own_id = os.geteuid()
+        found = self._slurm.jobs(self._mark)
+        self._take({job.id: job for job in found if self._options.users or job.user_id == own_id})
+
+    def _take(self, found: Mapping[int, SlurmJob]) -> None:
         own_id, marked = os.geteuid(), dict[int, list[SlurmJob]]()
-        for job in self._slurm.jobs(self._mark):
-            if self._options.users or job.user_id == own_id:
-                marked.setdefault(job.het_job_id or job.id, []).append(job)
+        for job in found.values():
+            marked.setdefault(job.het_job_id or job.id, []).append(job)
         self._owners = {
             str(job): self._own_user if components[0].user_id == own_id else components[0].user
             for job, components in marked.items()
         }
         self._failed_nodes = {job: nodes for job, nodes in self._failed_nodes.items() if job in marked}
-        return [self._engine_job(job, components) for job, components in sorted(marked.items())]
+        self._jobs = [self._engine_job(job, components) for job, components in sorted(marked.items())]
+        self._found = found
 
     @_engine_errors
     def nodes(self) -> Sequence[EngineNode]:

@@ -262,3 +262,47 @@ def test_shown_blocks_keep_blanks_in_values() -> None:
 )
 def test_durations(text: str | None, seconds: float | None) -> None:
     assert duration_s(text) == seconds
+
+
+def test_a_job_of_the_list_with_what_it_holds() -> None:
+    """Its comment, which its user chooses, stands in place of no other value."""
+    text = (
+        "6|5+1|RUNNING|None|node[1-2],node4|1000|ada|sooner:c1:7.1|ROOT Nodes=node9 CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:0)\n"
+    )
+    shown = (
+        "JobId=5 HetJobId=5 HetJobOffset=0 JobName=gang ReqNodeList=node3   Nodes=node3 CPU_IDs=0 Mem=100 GRES=gpu:1(IDX:3)\n"
+        "JobId=6 HetJobId=5 HetJobOffset=1 JobName=gang UserId=ada(1000) JobState=RUNNING ReqNodeList=node[1-2],node4"
+        "   Nodes=node[1-2] CPU_IDs=0-1 Mem=100 GRES=gpu:a100:2(IDX:1-2)"
+        "   Nodes=node4 CPU_IDs=7 Mem=100 GRES=gpu:a100:1(IDX:3),nic:1 MinCPUsNode=1 Comment=x\n"
+    )
+    answers = {
+        "squeue --all --noheader --states=all --format=%A|%i|%T|%r|%N|%U|%u|%k": text
+        + "7|7|PENDING|Priority||1000|ada|other\n"
+        + "8|8|PENDING|Priority||1000|ada|other |sooner:c1:8.1\n",
+        "scontrol --details --oneliner show job 6": shown,
+    }
+    slurm = Slurm(RecordedCommands(answers))
+    lines = slurm.job_lines("sooner:c1:")
+    assert list(lines) == [6]
+    assert slurm.job(lines[6]) == SlurmJob(
+        id=6,
+        name="gang",
+        user="ada",
+        state="RUNNING",
+        user_id=1000,
+        nodes=("node1", "node2", "node4"),
+        required_nodes=("node1", "node2", "node4"),
+        gpu_ids={"node1": (1, 2), "node2": (1, 2), "node4": (3,)},
+        comment="sooner:c1:7.1|ROOT Nodes=node9 CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:0)",
+        het_job_id=5,
+        het_offset=1,
+    )
+
+
+@pytest.mark.parametrize(
+    "line", ["6|6|RUNNING|None|n1|x|ada|sooner:c1:", "6|RUNNING|sooner:c1:", "6|5+|PENDING|None||1|a|sooner:c1:"]
+)
+def test_a_line_of_an_unknown_form(line: str) -> None:
+    slurm = Slurm(RecordedCommands({"squeue --all --noheader --states=all --format=%A|%i|%T|%r|%N|%U|%u|%k": line}))
+    with pytest.raises(SlurmUnreadable, match="line of an unknown form"):
+        slurm.job_lines("sooner:c1:")

@@ -52,6 +52,20 @@ def row(job_id: int, state: str, **values: object) -> dict[str, object]:
     } | values  # fmt: skip
 
 
+def listed(row: dict[str, object]) -> str:
+    """The job as a line of squeue's list."""
+    het = row.get("het_job_id")
+    shown_id = f"{het}+{row['het_job_offset']}" if het else row["job_id"]
+    values = (shown_id, row["job_state"], row["state_reason"], row["nodes"], row["user_id"], row["user_name"])
+    return "|".join(map(str, (row["job_id"], *values, row["comment"])))
+
+
+def shown(row: dict[str, object]) -> str:
+    """The job as scontrol shows it."""
+    held = "".join(f" Nodes={row['nodes']} CPU_IDs=0-3 Mem=250 GRES={gres}" for gres in row.get("gres_detail", ()))  # type: ignore[attr-defined]
+    return f"JobId={row['job_id']} JobName={row['name']} ReqNodeList={row['required_nodes']}{held} Comment={row['comment']}\n"
+
+
 class Scripted(SlurmCommands):
     """Answers from tables, and notes the calls."""
 
@@ -86,9 +100,9 @@ class Scripted(SlurmCommands):
         if "--json" in arguments:
             return json.dumps({"jobs": self.rows})
         if command == "squeue":
-            return "".join(
-                f"{r['job_id']}|{r['job_state']}|{r['state_reason']}|{r['nodes']}|{r['comment']}\n" for r in self.rows
-            )
+            return "".join(f"{listed(r)}\n" for r in self.rows)
+        if arguments[-3:-1] == ("show", "job"):
+            return next((shown(r) for r in self.rows if str(r["job_id"]) == arguments[-1]), "")
         return PARTITION.format(limit=self.limit, state=self.state)
 
     def last(self, command: str) -> tuple[str, ...]:
@@ -305,20 +319,70 @@ def test_jobs_of_others_are_not_seen(commands: Scripted) -> None:
     assert [(job.id, job.user) for job in driver(commands, users=True).jobs()] == [("1", "svc"), ("4", "mallory")]
 
 
-def test_jobs_are_read_in_full_only_after_a_change(commands: Scripted) -> None:
+def full_readings(commands: Scripted) -> int:
+    return sum("--json" in call for call in commands.calls if call[0] == "squeue")
+
+
+def test_a_few_changes_are_followed_without_reading_all_jobs(commands: Scripted) -> None:
+    commands.rows = [row(1, "RUNNING"), row(2, "RUNNING")]
+    one = driver(commands)
+    assert one.jobs() is one.jobs() and full_readings(commands) == 1
+    held = {"gres_detail": ["gpu:a100:2(IDX:1,3)"], "nodes": "n2"}
+    commands.rows = [row(1, "COMPLETED"), row(3, "PENDING", nodes="", required_nodes="n[1-2]")]
+    ended, waits = one.jobs()
+    assert (ended.id, ended.state, ended.end) == ("1", EngineJobState.ENDED, EngineEnd.COMPLETED)
+    assert (waits.id, waits.attempt, waits.state) == ("3", "3.1", EngineJobState.PENDING)
+    assert waits.servers == ("n1", "n2")
+    commands.rows[1] = row(3, "RUNNING", **held)
+    assert one.jobs()[1] == EngineJob("3", AttemptId("3.1"), EngineJobState.RUNNING, ("n2",), {"n2": (1, 3)})
+    commands.rows[1] = row(3, "COMPLETING", nodes="n2")
+    assert one.jobs()[1] == EngineJob("3", AttemptId("3.1"), EngineJobState.ENDING, ("n2",), {"n2": (1, 3)})
+    assert full_readings(commands) == 1
+
+
+def test_a_followed_part_of_a_heterogeneous_job(commands: Scripted) -> None:
+    parts = [row(5, "PENDING", het_job_id=5, het_job_offset=0), row(6, "PENDING", het_job_id=5, het_job_offset=1)]
+    one = driver(commands)
+    commands.rows = [row(1, "RUNNING")]
+    one.jobs()
+    commands.rows += parts
+    assert [(job.id, job.state) for job in one.jobs()][1:] == [("5", EngineJobState.PENDING)]
+    commands.rows[1:] = [part | {"job_state": "COMPLETED"} for part in parts]
+    assert [(job.id, job.state) for job in one.jobs()][1:] == [("5", EngineJobState.ENDED)]
+    assert full_readings(commands) == 1
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[row(1, "FAILED", exit_code=256)], [row(1, "NODE_FAIL")], [row(number, "PENDING") for number in range(1, 19)]],
+    ids=["failed", "node failed", "many"],
+)
+def test_all_jobs_are_read_where_the_list_says_too_little(commands: Scripted, rows: list[dict[str, object]]) -> None:
     commands.rows = [row(1, "RUNNING")]
     one = driver(commands)
+    one.jobs()
+    commands.rows = rows
+    one._next_reading_s = 0.0
+    assert one.jobs() == driver(commands).jobs()
+    assert full_readings(commands) == 3
 
-    def full() -> int:
-        return sum("--json" in call for call in commands.calls if call[0] == "squeue")
 
-    assert one.jobs() is one.jobs() and full() == 1
-    commands.rows = [row(1, "COMPLETING")]
-    deadline = 1000
-    while one.jobs()[0].state is not EngineJobState.ENDING:
-        deadline -= 1
-        assert deadline, "the change is not seen"
-    assert full() == 2
+def test_a_job_that_slurm_forgets_meanwhile(commands: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands.rows = [row(1, "RUNNING")]
+    one = driver(commands)
+    one.jobs()
+    lines = Slurm(commands).job_lines("")
+    commands.rows = [row(2, "PENDING")]
+    listed_now = Slurm(commands).job_lines("")
+    commands.rows = []
+    monkeypatch.setattr(one._slurm, "job_lines", lambda _: {**lines, **listed_now})
+
+    def forgotten(*_: object) -> None:
+        raise SlurmRefused("scontrol: slurm_load_jobs error: Invalid job id specified")
+
+    monkeypatch.setattr(one._slurm, "job", forgotten)
+    one._next_reading_s = 0.0
+    assert list(one.jobs()) == []
 
 
 def test_no_answer_is_older_than_the_question(commands: Scripted) -> None:
@@ -326,7 +390,7 @@ def test_no_answer_is_older_than_the_question(commands: Scripted) -> None:
     one = driver(commands)
     commands.rows = [row(1, "RUNNING")]
     one.jobs()
-    commands.rows = [row(1, "RUNNING"), row(77, "PENDING")]
+    commands.rows = [row(1, "FAILED"), row(77, "PENDING")]
     one._next_reading_s = turn_s = time.monotonic() + 0.3
     assert [job.id for job in one.jobs()] == ["1", "77"]
     assert time.monotonic() >= turn_s
@@ -340,7 +404,7 @@ def test_a_submission_and_the_close_end_the_wait_for_the_next_reading(
     commands.rows = [row(1, "RUNNING")]
     one.jobs()
     one._next_reading_s = time.monotonic() + 3600.0
-    commands.rows = [row(1, "RUNNING"), row(77, "PENDING")]
+    commands.rows = [row(1, "FAILED"), row(77, "PENDING")]
     with ThreadPoolExecutor(1) as pool:
         asked = len(commands.calls)
         answer = pool.submit(one.jobs)
