@@ -22,7 +22,8 @@ _SETTINGS = {
     "EXECUTOR": "slurm",
     "PORT": "0",
     # Times of a scheduler whose jobs take seconds instead of hours; poll and cycle as in the documentation of the results.
-    "ENGINE_POLL_S": "0.3",
+    "ENGINE_POLL_S": "0.1",
+    "POLL_PERIOD_S": "0.05",
     "RESTART_S": "3",
     "ATTEMPT_DURATION_S_MIN": "5",
     "RESCHEDULE_PERIOD_S": "1",
@@ -31,18 +32,27 @@ _SETTINGS = {
     "REQUESTS_PER_S_MAX": "10000",
     "REQUESTS_BURST_MAX": "10000",
 }
-_SLURM = {"SchedulerParameters": "sched_interval=30,sched_min_interval=0,default_queue_depth=1000,batch_sched_delay=0"}
+SLURM = {"SchedulerParameters": "sched_interval=30,sched_min_interval=0,default_queue_depth=1000,batch_sched_delay=0"}
 _LOOK_S = 0.5
 
 
 def run_sooner(
-    folder: Path, past: Sequence[Mixed], jobs: Sequence[Mixed], program: Sequence[str], limit_s: float
+    folder: Path,
+    past: Sequence[Mixed],
+    jobs: Sequence[Mixed],
+    program: Sequence[str],
+    limit_s: float,
+    slurm: Mapping[str, str],
+    node_python: str,
 ) -> dict[str, Any]:
-    """Submit the jobs at their times, and wait for their ends. ``program`` takes a folder, a name and seconds."""
-    cluster = SlurmCluster(_SLURM)
+    """Submit the jobs at their times, and wait for their ends. ``program`` takes a folder, a name and seconds.
+
+    ``slurm``: settings of Slurm. ``node_python``: as the setting of this name.
+    """
+    cluster = SlurmCluster(slurm)
     os.environ["SLURM_CONF"] = str(cluster.conf)
     try:
-        with _serving(folder, past) as client:
+        with _serving(folder, past, node_python) as client:
             begun_s, ids, submitted_s = time.time(), [], []
             for number, job in enumerate(jobs):
                 time.sleep(max(0.0, begun_s + job.at_s - time.time()))
@@ -55,13 +65,13 @@ def run_sooner(
 
 
 @contextmanager
-def _serving(folder: Path, past: Sequence[Mixed]) -> Iterator[Client]:
+def _serving(folder: Path, past: Sequence[Mixed], node_python: str) -> Iterator[Client]:
     """A service that has learnt from the past."""
     (folder / "shared").mkdir(mode=0o755)
     environ = {name: value for name, value in os.environ.items() if not name.startswith("SOONER_")}
     own = {**_SETTINGS, "DATA_DIR": str(folder / "data"), "SHARED_DIR": str(folder / "shared")}
     environ |= {f"SOONER_{name}": value for name, value in own.items()}
-    environ["SOONER_NODE_PYTHON"] = sys.executable
+    environ["SOONER_NODE_PYTHON"] = node_python
     sooner = [sys.executable, "-m", "service.cli.main"]
     write_workload(_history(past), folder / "past.csv")
     subprocess.run([*sooner, "history", "import", str(folder / "past.csv")], env=environ, check=True, stdout=sys.stderr)

@@ -9,10 +9,12 @@ GPUs, in namespaces of their own. The programs sleep and use no GPU (:mod:`bench
 - ``padded``: the same with what users ask for, 1.5 to 20 times the truth.
 - ``sooner``: ``sooner serve --executor slurm`` with A-SRPT and predictions from 600 earlier runs of the same programs. No job
   says how long it takes.
+- ``sooner_fast_slurm``: the same on the Slurm of the plain runs, with its clock and its settings.
 
 Slurm's limits are whole minutes, so in the plain runs the clock of Slurm's daemons and commands runs ten times as fast as that of
 the programs (libfaketime): six seconds of a program are a minute to Slurm, and what Slurm does every half a minute it does every
-three seconds. That favours plain Slurm. A job's start and end are what its program writes down, in both.
+three seconds. That favours plain Slurm over ``sooner``, whose Slurm starts a batch job up to a second after its submission.
+A job's start and end are what its program writes down, in all parts.
 """
 
 import argparse
@@ -33,7 +35,7 @@ import numpy as np
 
 from benchmarks.calibration import calibrate, line
 from benchmarks.slurm_mix import Mixed, mix
-from benchmarks.slurm_service import run_sooner
+from benchmarks.slurm_service import SLURM, run_sooner
 from tests.engines.run import ROOT, apart
 from tests.engines.slurm_cluster import GPUS, NODES, SlurmCluster, wait_for
 
@@ -42,6 +44,9 @@ SPEED = 10
 """Seconds of Slurm's clock in a second, in the plain runs."""
 _FAKETIME = "/usr/$LIB/faketime/libfaketimeMT.so.1"
 _DAEMONS = ("slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel", "sinfo")
+_REAL_TIME = "sooner"
+"""The part in which Slurm's clock is the real one."""
+_UNSET = "LD_PRELOAD FAKETIME FAKETIME_SHARED"
 _MULTIFACTOR = {
     "PriorityType": "priority/multifactor",
     "PriorityWeightAge": "1000",
@@ -79,10 +84,10 @@ def main() -> None:
     print(f"{line(calibrate())}; load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     parts = arguments.parts.split(",")
     runs = [(part, seed) for part in parts for seed in range(1, arguments.seeds + 1)]
-    plain = [run for run in runs if run[0] != "sooner"]
+    plain = [run for run in runs if not run[0].startswith("sooner")]
     with ThreadPoolExecutor(arguments.at_once) as pool:
         found = list(pool.map(lambda run: _apart(run, arguments), plain))
-    found += [_apart(run, arguments) for run in runs if run[0] == "sooner"]
+    found += [_apart(run, arguments) for run in runs if run[0].startswith("sooner")]
     _print([document for document in found if document is not None], parts)
 
 
@@ -100,7 +105,7 @@ def _apart(run: tuple[str, int], arguments: argparse.Namespace) -> dict[str, Any
         str(arguments.jobs),
     ]
     own += ["--span-s", str(arguments.span_s), "--load", str(arguments.load)]
-    if part != "sooner":
+    if part != _REAL_TIME:
         # faketime names its shared memory by its process id, which it has in other namespaces as well.
         shared = ["sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh"]
         own = [*shared, "faketime", "-m", "-f", f"+0 x{SPEED}", "env", "-u", "LD_PRELOAD", *own]
@@ -139,15 +144,16 @@ def _print(found: Sequence[dict[str, Any]], parts: Sequence[str]) -> None:
         means[part] = mean_s
         print(f"{part:10}{mean_s:12.1f}{median_s:10.1f}{p95_s:8.1f}{len(runs):6}")
     for part, mean_s in means.items():
-        if part != "sooner" and "sooner" in means:
-            own = {run["seed"]: run["mean_jct_s"] for run in found if run["part"] == "sooner"}
-            seeds = [
-                own[run["seed"]] / run["mean_jct_s"] - 1.0
-                for run in found
-                if run["part"] == part and run["seed"] in own
-            ]
-            each = ", ".join(f"{change:+.0%}" for change in seeds)
-            print(f"sooner against {part}: {means['sooner'] / mean_s - 1.0:+.1%} (by seed: {each})")
+        for other, other_s in means.items():
+            if other.startswith("sooner") and not part.startswith("sooner"):
+                own = {run["seed"]: run["mean_jct_s"] for run in found if run["part"] == other}
+                seeds = [
+                    own[run["seed"]] / run["mean_jct_s"] - 1.0
+                    for run in found
+                    if run["part"] == part and run["seed"] in own
+                ]
+                each = ", ".join(f"{change:+.0%}" for change in seeds)
+                print(f"{other} against {part}: {other_s / mean_s - 1.0:+.1%} (by seed: {each})")
 
 
 def _one(part: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -157,8 +163,11 @@ def _one(part: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="side-by-side-", dir="/tmp") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        if part == "sooner":
-            own = run_sooner(folder, past, jobs, [sys.executable, str(PROGRAM)], limit_s)
+        if part.startswith("sooner"):
+            if part != _REAL_TIME:
+                _speed_up(folder)
+            slurm = SLURM if part == _REAL_TIME else _MULTIFACTOR
+            own = run_sooner(folder, past, jobs, [sys.executable, str(PROGRAM)], limit_s, slurm, _python(folder))
         else:
             own = _plain(folder, jobs, padded=part == "padded", limit_s=limit_s)
     jcts_s = own.pop("jcts_s")
@@ -210,6 +219,14 @@ def _speed_up(folder: Path) -> None:
     os.environ["PATH"] = f"{programs}:{os.environ['PATH']}"
 
 
+def _python(folder: Path) -> str:
+    """The Python of the node programs: on the real clock, also below a Slurm on the fast one."""
+    program = folder / "python"
+    program.write_text(f'#!/bin/sh\nunset {_UNSET}\nexec {sys.executable} "$@"\n')
+    program.chmod(0o755)
+    return str(program)
+
+
 def _sbatch(cluster: SlurmCluster, folder: Path, number: int, job: Mixed, *, padded: bool) -> None:
     slurm_s = SPEED * job.run_s
     # Ten seconds of Slurm's clock more, for the start of the program.
@@ -219,7 +236,7 @@ def _sbatch(cluster: SlurmCluster, folder: Path, number: int, job: Mixed, *, pad
     cluster.commands.run(
         "sbatch", "--parsable", f"--nodes={nodes}", f"--gres=gpu:{job.gpus // nodes}", "--mem=1000", f"--time={minutes}",
         f"--job-name={job.name}", "--export=ALL", "--output=/dev/null",
-        input=f"#!/bin/sh\nunset LD_PRELOAD FAKETIME FAKETIME_SHARED\nexec {program}\n".encode(),
+        input=f"#!/bin/sh\nunset {_UNSET}\nexec {program}\n".encode(),
     )  # fmt: skip
 
 
