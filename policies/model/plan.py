@@ -57,7 +57,8 @@ class TrainingPlan:
     the sequence over the tensor group (Korthikanti et al., arXiv 2205.05198).
 
     What the memory needs beside: ``fp32_gradients`` are added up in 4 bytes (Megatron with bf16, FSDP) instead of in those of
-    the parameters (DeepSpeed); ``flash_attention`` keeps no scores for the backward pass; ``dropout`` keeps masks.
+    the parameters (DeepSpeed); ``flash_attention`` keeps no scores for the backward pass; ``dropout`` keeps masks; with
+    ``adapters`` the model's weights are frozen, and only small added matrices are trained (LoRA, arXiv 2106.09685).
 
     Raises :class:`PlanError`.
     """
@@ -81,6 +82,7 @@ class TrainingPlan:
     fp32_gradients: bool = True
     flash_attention: bool = True
     dropout: bool = False
+    adapters: bool = False
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
