@@ -1,0 +1,110 @@
+"""Plans from a torchrun command with the arguments of Hugging Face Trainer: DDP, FSDP or DeepSpeed."""
+
+from pathlib import Path
+
+from policies.model.plan import Precision, Recompute
+from service.plans.arguments import Arguments, arguments
+from service.plans.deepspeed import take_deepspeed
+from service.plans.files import load_json, parse_json
+from service.plans.fsdp import STRATEGIES, strategy, take_fsdp
+from service.plans.launcher import machines
+from service.plans.reading import Draft, Given, Model, Reading
+from service.plans.values import ReadError, Values
+
+_SEQUENCES = (
+    "max-seq-length",
+    "max-length",
+    "block-size",
+    "cutoff-len",
+    "model-max-length",
+    "max-seq-len",
+    "seq-length",
+)
+"""Tokens of a sample, as the training programs in use call them."""
+
+_ADAPTERS = ("use-peft", "use-lora", "lora-r", "lora-rank", "finetuning-type", "train-type")
+"""Flags that train adapters (LoRA) beside frozen weights."""
+
+_FSDP_WORDS = {name.lower(): found for name, found in STRATEGIES.items()}
+DEFAULT_BATCH = 8
+"""``per_device_train_batch_size`` of TrainingArguments."""
+
+
+def read_torchrun(text: str, given: Given, model: Model | None = None, folder: Path | None = None) -> Reading:
+    """The plan of a command. ``folder``: where the files that it names lie. Raises :class:`ReadError`."""
+    flags, draft, folder = arguments(text), Draft(given, model), folder or Path()
+    machines(flags, draft)
+    name = "per-device-train-batch-size"
+    if name not in flags and given.micro_batch is None:
+        draft.warn(f"{flags.label(name)} is not said: {DEFAULT_BATCH}, the default of Hugging Face Trainer, is assumed")
+    draft.set("micro_batch", DEFAULT_BATCH, f"default of {flags.label(name)}")
+    draft.set("micro_batch", flags.count(name), flags.label(name))
+    name = "gradient-accumulation-steps"
+    draft.set("accumulation", flags.count(name), flags.label(name))
+    for name in _SEQUENCES:
+        draft.set("sequence", flags.count(name), flags.label(name))
+    _precision(flags, draft)
+    if flags.flag("gradient-checkpointing"):
+        draft.set("recompute", Recompute.FULL, flags.label("gradient-checkpointing"))
+    if flags.text("attn-implementation") == "eager":
+        draft.set("flash_attention", False, f"{flags.label('attn-implementation')} eager")
+    if "fsdp" in flags and "deepspeed" in flags:
+        raise ReadError(flags.label("fsdp"), f"and {flags.label('deepspeed')} exclude each other")
+    if "fsdp" in flags:
+        _fsdp(flags, draft, folder)
+    elif "deepspeed" in flags:
+        content = _content(flags, "deepspeed", folder)
+        if content is not None:
+            take_deepspeed(Values(content), draft)
+    for name in _ADAPTERS:
+        if name in flags and flags.text(name) not in ("full", "none", "false", "False", "0"):
+            draft.set("adapters", True, flags.label(name))
+    for name in ("load-in-4bit", "load-in-8bit", "quantization-bit"):
+        if name in flags:
+            draft.warn(f"{flags.label(name)}: weights are counted in the precision of the plan")
+    for line in flags.not_understood(
+        ("per-device-train-batch-size", "gradient-accumulation-steps", "fsdp", *_SEQUENCES)
+    ):
+        draft.warn(line)
+    return draft.finish()
+
+
+def _precision(flags: Arguments, draft: Draft) -> None:
+    on = [name for name in ("bf16", "fp16") if flags.flag(name)]
+    if len(on) > 1:
+        raise ReadError(flags.label("bf16"), f"and {flags.label('fp16')} exclude each other")
+    draft.set("precision", Precision.FP32, "default of PyTorch")
+    for name in (*(("tf32",) if flags.flag("tf32") else ()), *on):
+        draft.set("precision", Precision(name), flags.label(name))
+
+
+def _fsdp(flags: Arguments, draft: Draft, folder: Path) -> None:
+    """``--fsdp "full_shard auto_wrap"``, or ``--fsdp true`` as transformers 5 has it, with ``--fsdp_config``."""
+    label = flags.label("fsdp")
+    words = " ".join(flags.every("fsdp")[:1]).replace(",", " ").lower().split()
+    if words and words[0] in ("false", "no", "0"):
+        return
+    content = _content(flags, "fsdp-config", folder) if "fsdp-config" in flags else None
+    said = take_fsdp(Values(content or {}, f"{flags.label('fsdp-config')} "), draft)
+    strategies = [word for word in words if word in _FSDP_WORDS]
+    if len(strategies) > 1:
+        raise ReadError(label, f"has two strategies: {' and '.join(strategies)}")
+    for word in words:
+        if word in _FSDP_WORDS and not said:
+            strategy(draft, _FSDP_WORDS[word], f"{label} {word}")
+        elif word == "offload":
+            draft.warn(f"{label} offload: what lies on the CPU is counted as GPU memory")
+        elif word not in (*_FSDP_WORDS, "auto_wrap", "true", "yes", "1"):
+            known = ", ".join((*_FSDP_WORDS, "auto_wrap", "offload", "true"))
+            raise ReadError(label, f"must be words of {known} (got {word!r:.40})")
+
+
+def _content(flags: Arguments, name: str, folder: Path) -> dict[str, object] | None:
+    """The mapping in a flag's value, which is a file or JSON; None for a flag without one."""
+    text = flags.text(name) or ""
+    if not text:
+        return None
+    try:
+        return parse_json(text) if text.lstrip().startswith("{") else load_json(folder / text)
+    except ReadError as error:
+        raise ReadError(flags.label(name), str(error)) from None

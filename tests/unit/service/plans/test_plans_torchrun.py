@@ -1,0 +1,142 @@
+"""Commands of torchrun with the arguments of Hugging Face Trainer as plans."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies.model.plan import Precision, Recompute, TrainingPlan
+from service.plans.model import catalogue_model
+from service.plans.reading import Given, Reading
+from service.plans.torchrun import read_torchrun
+from service.plans.values import ReadError
+
+COMMAND = """torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=host:29500 run_clm.py \\
+    --model_name_or_path meta-llama/Llama-3.1-8B --dataset_name wikitext --block_size 4096 \\
+    --per_device_train_batch_size 2 --per_device_eval_batch_size 4 --gradient_accumulation_steps 8 \\
+    --bf16 True --gradient_checkpointing --learning_rate 2e-5 --output_dir out --do_train"""
+MODEL = catalogue_model("llama3-8b")
+
+
+def read(text: str, folder: Path | None = None, **given: Any) -> Reading:
+    return read_torchrun(text, Given(**given), MODEL, folder)
+
+
+def refused(text: str, folder: Path | None = None, **given: Any) -> str:
+    with pytest.raises(ReadError) as caught:
+        read(text, folder, **given)
+    return str(caught.value)
+
+
+def test_full_shards() -> None:
+    reading = read(f'{COMMAND} --fsdp "full_shard auto_wrap"')
+    assert reading.plan == TrainingPlan(
+        data=16, zero_stage=3, micro_batch=2, global_batch=256, sequence=4096, recompute=Recompute.FULL
+    )
+    assert reading.gpus_per_node == 8
+    assert {source.field: source.origin for source in reading.sources} == {
+        "gpus": "2 nodes x 8 GPUs",
+        "data": "16 GPUs",
+        "zero_stage": "--fsdp full_shard",
+        "micro_batch": "--per_device_train_batch_size",
+        "global_batch": "micro_batch 2 x accumulation 8 x data 16",
+        "sequence": "--block_size",
+        "precision": "--bf16",
+        "recompute": "--gradient_checkpointing",
+    }
+    assert reading.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("flags", "stage", "group"),
+    [
+        ("", 0, 0),
+        ("--fsdp shard_grad_op", 2, 0),
+        ("--fsdp no_shard", 0, 0),
+        ("--fsdp 'hybrid_shard auto_wrap'", 3, 8),
+        ("--fsdp hybrid_shard_zero2", 2, 8),
+        ("--fsdp full_shard,auto_wrap", 3, 0),
+        ("--fsdp true", 3, 0),
+        ("--fsdp", 3, 0),
+        ("--fsdp false", 0, 0),
+        ("""--fsdp true --fsdp_config '{"version": 2, "reshard_after_forward": false}'""", 2, 0),
+        ("""--fsdp full_shard --fsdp_config '{"fsdp_version": 2, "fsdp_reshard_after_forward": false}'""", 2, 0),
+    ],
+)
+def test_sharding_strategies(flags: str, stage: int, group: int) -> None:
+    plan = read(f"{COMMAND} {flags}").plan
+    assert (plan.zero_stage, plan.shard_group) == (stage, group)
+
+
+def test_a_file_of_fsdp(tmp_path: Path) -> None:
+    (tmp_path / "fsdp.json").write_text(json.dumps({"activation_checkpointing": True, "min_num_params": 2000}))
+    command = COMMAND.replace("--gradient_checkpointing", "--fsdp full_shard --fsdp_config fsdp.json")
+    assert read(command, tmp_path).plan.recompute is Recompute.FULL
+    assert refused(command, tmp_path / "absent").startswith("--fsdp_config: ")
+
+
+def test_deepspeed_takes_what_it_leaves_open_from_the_arguments(tmp_path: Path) -> None:
+    auto = "auto"
+    (tmp_path / "ds.json").write_text(
+        json.dumps(
+            {
+                "train_batch_size": auto,
+                "train_micro_batch_size_per_gpu": auto,
+                "gradient_accumulation_steps": auto,
+                "bf16": {"enabled": auto},
+                "fp16": {"enabled": auto},
+                "zero_optimization": {"stage": 3},
+            }
+        )
+    )
+    plan = read(f"{COMMAND} --deepspeed ds.json", tmp_path).plan
+    assert (plan.zero_stage, plan.micro_batch, plan.global_batch) == (3, 2, 256)
+    assert (plan.precision, plan.fp32_gradients) == (Precision.BF16, False)
+    assert refused(f"{COMMAND} --deepspeed ds.json --fsdp full_shard", tmp_path) == (
+        "--fsdp: and --deepspeed exclude each other"
+    )
+
+
+def test_adapters() -> None:
+    assert not read(COMMAND).plan.adapters
+    assert not read(f"{COMMAND} --finetuning_type full").plan.adapters
+    reading = read(f"{COMMAND} --use_peft --lora_r 16 --load_in_4bit")
+    assert reading.plan.adapters
+    assert reading.warnings == ("--load_in_4bit: weights are counted in the precision of the plan",)
+
+
+def test_defaults_are_those_of_torchrun_and_trainer() -> None:
+    reading = read("torchrun --nproc_per_node 4 train.py --max_seq_length 2048")
+    assert (reading.plan.gpus, reading.plan.micro_batch, reading.plan.precision) == (4, 8, Precision.FP32)
+    assert reading.warnings == (
+        "--per-device-train-batch-size is not said: 8, the default of Hugging Face Trainer, is assumed",
+    )
+    assert read("torchrun --standalone --nproc_per_node 4 train.py", micro_batch=1).warnings == ()
+
+
+def test_options_replace_the_arguments() -> None:
+    plan = read(COMMAND, gpus=32, sequence=1024, precision=Precision.FP8).plan
+    assert (plan.data, plan.sequence, plan.precision) == (32, 1024, Precision.FP8)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--fsdp 'full_shard no_shard'", "--fsdp: has two strategies: full_shard and no_shard"),
+        ("--fsdp half_shard", "--fsdp: must be words of full_shard, shard_grad_op, no_shard, hybrid_shard"),
+        ("--fp16", "--bf16: and --fp16 exclude each other"),
+        ("--nnodes 0", "--nnodes: must be 1 to 1,000,000,000 (got '0')"),
+        ("--block_size many", "--block_size: must be a whole number from 1 to 1,000,000,000 (got 'many')"),
+        ("--fsdp true --fsdp_config '{\"version\": 2, '", "--fsdp_config: JSON: cannot be read"),
+    ],
+)
+def test_a_fault_names_key_value_and_limit(flags: str, message: str) -> None:
+    assert refused(f"{COMMAND} {flags}").startswith(message)
+
+
+def test_flags_of_a_plan_that_are_not_understood_are_named() -> None:
+    assert read(f"{COMMAND} --tensor_parallel_size 4 --per_device_train_batchsize 4").warnings == (
+        "--tensor_parallel_size is not understood",
+        "--per_device_train_batchsize is not understood; did you mean 'per-device-train-batch-size'?",
+    )
