@@ -35,6 +35,7 @@ _GROUPS = {
             jobs="list show explain attempts events logs spec",
             job_actions="cancel hold release priority",
             submit="submit wait",
+            job_plan="plan",
         ),
     ),
     "cluster": Group(

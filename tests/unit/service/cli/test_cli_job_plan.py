@@ -1,0 +1,128 @@
+"""``sooner job plan``: what is printed, the document, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from service.cli.main import app
+from tests.unit.service.plans.model_configs import CONFIGS
+
+RUNNER = CliRunner()
+MEGATRON = (
+    "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 --sequence-parallel --micro-batch-size 1"
+    " --global-batch-size 128 --bf16 --use-distributed-optimizer --hidden-dropout 0 --attention-dropout 0"
+)
+ON_64 = ("--from-megatron", MEGATRON, "--model", "llama3-70b", "--gpus", "64")
+
+
+def plan(*options: str, gpu_type: str = "h100") -> tuple[int, str, str]:
+    done = RUNNER.invoke(app, ["job", "plan", "--gpu-type", gpu_type, *options])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+def document(*options: str, gpu_type: str = "h100", code: int = 0) -> dict[str, Any]:
+    found, out, err = plan(*options, "--json", gpu_type=gpu_type)
+    assert found == code, err
+    answer: dict[str, Any] = json.loads(out)
+    assert answer["schema"] == "sooner.plan/1"
+    return answer
+
+
+def test_the_text_names_the_origin_of_each_value_and_the_memory() -> None:
+    code, out, err = plan(*ON_64, "--nodes", "8")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == "llama3-70b, 70.6B parameters, on 64 H100"
+    assert "data                   4  64 GPUs / (tensor 8 x pipeline 2)" in lines
+    assert "sequence            8192  sample of llama3-70b" in lines
+    assert any(
+        line.startswith("Memory of each GPU of stage 0: ") and line.endswith(" of 80.0 GiB, fits") for line in lines
+    )
+
+
+def test_the_document() -> None:
+    found = document(*ON_64)
+    assert found["gpus"] == 64
+    assert found["gpu_type"] == "H100"
+    assert found["model"]["name"] == "llama3-70b"
+    assert (found["plan"]["data"], found["plan"]["tensor"], found["plan"]["micro_batches"]) == (4, 8, 32)
+    assert {"field": "data", "value": "4", "origin": "64 GPUs / (tensor 8 x pipeline 2)"} in found["sources"]
+    memory = found["memory"]
+    assert memory["fits"]
+    assert memory["peak_bytes"] == pytest.approx(sum(memory["parts_bytes"].values()), abs=10)
+
+
+def test_a_plan_that_does_not_fit_ends_with_1() -> None:
+    found = document(*ON_64, gpu_type="A100-40", code=1)
+    assert not found["memory"]["fits"]
+    code, out, _ = plan(*ON_64, gpu_type="A100-40")
+    assert code == 1
+    assert " of 40.0 GiB, does not fit" in out
+
+
+def test_each_reader_is_reached(tmp_path: Path) -> None:
+    deepspeed, accelerate, model = tmp_path / "ds.json", tmp_path / "accelerate.yaml", tmp_path / "config.json"
+    deepspeed.write_text(
+        '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "zero_optimization": {"stage": 3}}'
+    )
+    accelerate.write_text(
+        "{distributed_type: DEEPSPEED, num_processes: 16, deepspeed_config: {deepspeed_config_file: ds.json}}"
+    )
+    model.write_text(json.dumps(CONFIGS["llama-3.1-8b"]))
+    common = ("--model", str(model), "--sequence", "4096")
+    torchrun = (
+        "torchrun --nnodes 2 --nproc-per-node 8 train.py --bf16 --fsdp full_shard --per_device_train_batch_size 1"
+    )
+    for options in (
+        ("--from-deepspeed", str(deepspeed), "--gpus", "16"),
+        ("--from-accelerate", str(accelerate)),
+        ("--from-torchrun", torchrun),
+    ):
+        found = document(*options, *common)
+        assert (found["plan"]["data"], found["plan"]["zero_stage"], found["plan"]["sequence"]) == (16, 3, 4096)
+        assert found["model"]["parameters"] == pytest.approx(8.03e9, rel=1e-3)
+
+
+def test_warnings_go_to_standard_error() -> None:
+    code, out, err = plan(*ON_64[:1], MEGATRON + " --optimizer-cpu-offload", *ON_64[2:])
+    assert code == 0
+    assert err == "warning: --optimizer-cpu-offload: optimizer states on the CPU are counted as GPU memory\n"
+    assert "warning" not in out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--model", "llama3-8b", "--from-megatron", "", "--from-torchrun", ""),
+            "(got --from-megatron and --from-torchrun)",
+        ),
+        (("--from-megatron", MEGATRON, "--gpus", "64"), "sequence: is in neither the configuration nor the options"),
+        (
+            ("--from-megatron", MEGATRON, "--gpus", "64", "--sequence", "4096"),
+            "model: is not in the configuration; add --model",
+        ),
+        ((*ON_64[:-1], "60"), "gpus: must be a multiple of tensor 8 x pipeline 2 = 16 (got 60, --gpus)"),
+        (
+            ("--from-megatron", MEGATRON, "--model", "llama-70", "--gpus", "64"),
+            "model: 'llama-70' is neither a file nor in",
+        ),
+        (("--from-deepspeed", "absent.json", "--model", "llama3-8b"), "absent.json: No such file or directory"),
+        (("--from-megatron", "--bf16 'open", "--model", "llama3-8b"), "arguments: cannot be split into words"),
+        (("--from-megatron", "--seq-length 4\x1b[31m", "--model", "llama3-8b"), "--seq-length: must be a whole number"),
+    ],
+)
+def test_what_is_refused(options: tuple[str, ...], message: str) -> None:
+    code, out, err = plan(*options)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert message in err
+    assert "\x1b" not in err
+
+
+def test_a_gpu_type_that_is_not_known_is_refused() -> None:
+    assert plan(*ON_64, gpu_type="a100")[2] == "error: gpu-type: 'a100' is A100-40 or A100-80; say which\n"
