@@ -1,10 +1,13 @@
 """Checks each server once, through the engine, before its first faults become those of jobs.
 
 A check (:mod:`service.executors.cluster.check`) is a submission for one GPU of one server, of job 0, which does not exist. A
-server with a problem counts as drained, with the problem as the reason, and is checked again every minute.
+server counts as down until it has passed a check once: ``checked/<server>`` in the shared folder notes that for later services.
+One with a problem counts as drained, with the problem as the reason, and is checked again every minute.
 """
 
+import contextlib
 import logging
+import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -25,10 +28,16 @@ from service.executors.cluster.driver import (
     NodeState,
 )
 from service.executors.cluster.runtime import Check, begin_check, end_check, forget_answer, read_check
+from service.runtime.untrusted import PRIVATE_FOLDER, open_below
 
 logger = logging.getLogger(__name__)
 
+UNCHECKED = "not checked yet"
+CHECKED = "checked"
 _LOOK_S = 1.0
+_ANSWER_S = 0.2
+"""Between two looks for answers in the shared folder, longer with many of them: servers take no jobs until then."""
+_ANSWER_S_EACH = 0.01
 _IDLE_S = 5.0
 _AGAIN_S = 60.0
 _PENDING_S_MAX = 600.0
@@ -64,17 +73,35 @@ class NodeChecks:
         self._waiting: dict[str, _Submission] = {}
         self._due_s: dict[str, float] = {}
         self._problems: dict[str, str] = {}
+        self._admitted: set[str] = set()
+        self._asked_s = -_LOOK_S
+        self.verdicts = 0
+        """Checks that have ended: the engine's next answer may be overlaid in another way."""
+        self._checked = shared_dir / CHECKED
+        self._checked.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
 
     def overlaid(self, nodes: Sequence[EngineNode]) -> list[EngineNode]:
-        """An answer of the engine, in which servers with a problem are drained. Their checks follow. Any thread may call it."""
+        """An answer of the engine, in which servers with a problem are drained, and those that were never checked are down.
+
+        Their checks follow. Any thread may call it.
+        """
         self._up = frozenset(node.server.name for node in nodes if node.state is NodeState.UP)
-        problems = self._problems
-        return [
-            replace(node, state=NodeState.DRAINED, detail=problems[node.server.name])
-            if node.state is NodeState.UP and node.server.name in problems
-            else node
-            for node in nodes
-        ]
+        return [self._overlaid(node) if node.state is NodeState.UP else node for node in nodes]
+
+    def _overlaid(self, node: EngineNode) -> EngineNode:
+        name = node.server.name
+        if (problem := self._problems.get(name)) is not None:
+            return replace(node, state=NodeState.DRAINED, detail=problem)
+        if name not in self._admitted:
+            if not (self._checked / name).exists():
+                return replace(node, state=NodeState.DOWN, detail=UNCHECKED)
+            self._admitted.add(name)
+        return node
+
+    @property
+    def due(self) -> bool:
+        """Whether a server is up that this object has not begun to check. Any thread may ask."""
+        return not self._up <= self._due_s.keys()
 
     def owns(self, attempt: AttemptId) -> bool:
         """Whether a submission is a running check of this object. Any thread may ask."""
@@ -84,7 +111,9 @@ class NodeChecks:
         """Submit the checks that are due, and read the answers; returns the seconds until the next step."""
         try:
             self._submit()
-            if self._waiting:
+            self._read_answers()
+            if self._waiting and self._elapsed_s() - self._asked_s >= _LOOK_S:
+                self._asked_s = self._elapsed_s()
                 jobs = {job.attempt: job for job in self._driver.jobs()}
                 for server, submission in list(self._waiting.items()):
                     self._look(server, submission, jobs.get(submission.attempt))
@@ -94,7 +123,7 @@ class NodeChecks:
         if self._check is not None and not self._waiting and not self._problems:
             end_check(self._shared_dir, self._check)
             self._check = None
-        return _LOOK_S if self._waiting else _IDLE_S
+        return min(_LOOK_S, max(_ANSWER_S, _ANSWER_S_EACH * len(self._waiting))) if self._waiting else _IDLE_S
 
     def _submit(self) -> None:
         now_s = self._elapsed_s()
@@ -112,25 +141,30 @@ class NodeChecks:
                 launch = NodeLaunch(attempt, (NodeShare(server, 1),), program, self._check.plan)
                 self._waiting[server].id = self._driver.submit(launch)
             except EngineRefused as refusal:
+                # What the engine refuses says nothing of the server, and jobs that it takes may run there.
                 logger.warning("server %s cannot be checked: %s", server, refusal)
                 del self._waiting[server]
+                self._admitted.add(server)
+                self.verdicts += 1
             except EngineUnavailable:
                 del self._waiting[server]
+                self._due_s[server] = now_s + _IDLE_S
                 raise
 
+    def _read_answers(self) -> None:
+        for server in list(self._waiting):
+            if self._check is not None and (answer := read_check(self._shared_dir, self._check, server)) is not None:
+                self._note(server, answer)
+
     def _look(self, server: str, submission: _Submission, job: EngineJob | None) -> None:
-        assert self._check is not None
         now_s = self._elapsed_s()
-        answer = read_check(self._shared_dir, self._check, server)
         over = job is None or job.state is EngineJobState.ENDED
         if not over:
             # An earlier answer of the engine may have been without it.
             submission.ended_s = None
         elif submission.ended_s is None:
             submission.ended_s = now_s
-        if answer is not None:
-            self._note(server, answer)
-        elif submission.ended_s is not None and now_s - submission.ended_s >= _VISIBLE_S:
+        if submission.ended_s is not None and now_s - submission.ended_s >= _VISIBLE_S:
             if job is not None and job.end is EngineEnd.COMPLETED:
                 why = f": {job.detail}" if job.detail else ""
                 self._note(server, [f"the check of the server left no answer in the shared folder{why}"])
@@ -142,13 +176,20 @@ class NodeChecks:
 
     def _note(self, server: str, problems: Sequence[str]) -> None:
         del self._waiting[server]
+        self.verdicts += 1
         if problems:
+            self._admitted.discard(server)
+            with contextlib.suppress(OSError):
+                (self._checked / server).unlink(missing_ok=True)
             text = "; ".join(problems)
             if self._problems.get(server) != text:
                 logger.error("server %s: %s", server, text)
             self._problems = {**self._problems, server: text}
             self._due_s[server] = self._elapsed_s() + _AGAIN_S
             return
+        self._admitted.add(server)
+        with contextlib.suppress(OSError):  # then a later service checks it before it takes jobs
+            os.close(open_below(self._checked, server, flags=os.O_WRONLY | os.O_CREAT))
         if server in self._problems:
             logger.warning("server %s has passed its check", server)
             self._problems = {name: text for name, text in self._problems.items() if name != server}

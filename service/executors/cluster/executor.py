@@ -407,13 +407,21 @@ class ClusterExecutor:
             return self._poll_s
         if self._checks is not None:
             nodes = self._checks.overlaid(nodes)
+            if self._checks.due:
+                self._calls.wake(_CHECKS)
         with self._lock:
             self._mirror.update(nodes, self._clock.now_s())
         self._servers_known.set()
         return self._poll_s
 
     def _check_servers(self) -> float | None:
-        return None if self._idle or self._checks is None else self._checks.step()
+        if self._idle or self._checks is None:
+            return None
+        verdicts = self._checks.verdicts
+        pause_s = self._checks.step()
+        if self._checks.verdicts != verdicts:
+            self._asks.wake(_NODES)
+        return pause_s
 
     def _find_orphans(self, jobs: Sequence[EngineJob], asked_s: float) -> None:
         """Submissions of attempts that are over: a call succeeded after its attempt was given up. They are cancelled."""

@@ -45,6 +45,14 @@ class Checked:
         nodes = self.checks.overlaid(self.driver.nodes())
         return {node.server.name: (node.state, node.detail) for node in nodes}
 
+    def unchecked(self) -> set[str]:
+        """The servers that count as down because they were not checked."""
+        return {name for name, seen in self.look().items() if seen == (NodeState.DOWN, "not checked yet")}
+
+    def restart(self) -> None:
+        """Another service checks the servers, from the same folder."""
+        self.checks = NodeChecks(self.driver, self.folder, self.checks._program, lambda: self.now_s)
+
     def drained(self) -> dict[str, str]:
         """The reasons of the drained servers."""
         return {name: detail for name, (state, detail) in self.look().items() if state is NodeState.DRAINED}
@@ -79,6 +87,30 @@ def test_each_server_once(checked: Checked, engine: ProcessEngine) -> None:
     checked.now_s += 1000.0
     checked.finish()
     assert len(submitted(engine)) == len(NODES)
+
+
+def test_a_server_is_down_until_it_has_passed_a_check_once(checked: Checked, engine: ProcessEngine) -> None:
+    engine.nodes["node2"] = NodeState.DRAINED
+    assert checked.unchecked() == {"node1", "node3", "node4"}
+    checked.finish()
+    assert checked.unchecked() == set()
+    engine.nodes["node2"] = NodeState.UP
+    assert checked.unchecked() == {"node2"}
+    checked.restart()
+    assert checked.unchecked() == {"node2"}, "what an earlier service has found still holds"
+    checked.finish()
+    assert checked.unchecked() == set()
+    assert submitted(engine).count("node1") == 2, "it is checked again all the same"
+
+
+def test_a_server_with_a_problem_is_down_for_the_next_service(checked: Checked, engine: ProcessEngine) -> None:
+    checked.finish()
+    checked.mounted.unlink()
+    checked.restart()
+    checked.look()
+    checked.finish()
+    checked.restart()
+    assert checked.unchecked() == set(NODES)
 
 
 def test_a_folder_that_is_not_mounted_drains_until_it_is(checked: Checked, engine: ProcessEngine) -> None:
@@ -129,8 +161,10 @@ def test_an_engine_that_does_not_take_a_check(checked: Checked, engine: ProcessE
     checked.faults.next("submit", fault)
     checked.finish()
     assert checked.drained() == {}
+    assert ("node1" in checked.unchecked()) is (fault is not Fault.REFUSED), "what is refused cannot be checked at all"
     checked.now_s += 100.0
     checked.finish()
+    assert checked.unchecked() == set()
     assert set(submitted(engine)) == set(NODES)
     assert checked.drained() == {}
 
@@ -181,5 +215,21 @@ def test_the_executor_reports_a_server_with_a_problem(tmp_path: Path, engine: Pr
         house.executor.send([launch(python("print('ran')"))])
         assert house.wait_end().exit_code == 0
         wait_for(lambda: not list((folder / CHECKS).glob("*/node1.json")), "the checks to end")
+    finally:
+        house.close()
+
+
+def test_the_executor_takes_servers_as_up_as_soon_as_they_are_checked(
+    tmp_path: Path, engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_IDLE_S", 3600.0)
+    house = process_house(tmp_path / "shared", engine, checks_servers=True, poll_s=3600.0)
+    try:
+        assert {(server.down, server.detail) for server in house.executor.find_servers()} == {(True, "not checked yet")}
+        for server in range(len(NODES)):
+            house.until(
+                lambda server=server: (ReportKind.SERVER_UP, server) in {(r.kind, r.server) for r in house.reports},
+                "it to be up, without another poll of the engine",
+            )
     finally:
         house.close()
