@@ -54,6 +54,10 @@ class JobView(Protocol):
         """When a cycle decided to start the current attempt."""
 
     @property
+    def attempt_began_at_s(self) -> float | None:
+        """When the program of the current attempt began, as its executor has reported; before that, when it was decided."""
+
+    @property
     def graceful(self) -> bool:
         """Whether a preemption loses no work: the program takes a warning signal or has reported a checkpoint."""
 

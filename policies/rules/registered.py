@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Hashable, Sequence
 
+from policies.lifecycle import JobState
 from policies.model.job import JobSpec
 from policies.model.view import JobView, PreemptionCosts
 from policies.options import Options
@@ -43,12 +44,16 @@ def preemption_rules(options: Options) -> tuple[PreemptionRule, ...]:
 
 
 def protected_until_s(rules: Sequence[PreemptionRule], costs: PreemptionCosts, job: JobView) -> float:
-    """When the job's present attempt may be stopped at the earliest; infinite for a job without one. O(rules)."""
-    started_at_s = job.attempt_started_at_s
-    if started_at_s is None:
+    """When the job's present attempt may be stopped at the earliest; infinite for a job without one, or whose one is starting.
+
+    An engine may take seconds to start an attempt. Stopped before that, it would have made no progress, again and again while
+    better jobs arrive. A start ends soon by itself: as a change of the job, or by the time limit of the executor. O(rules).
+    """
+    began_at_s = job.attempt_began_at_s
+    if began_at_s is None or job.state is JobState.STARTING:
         return math.inf
     protected_s = 0.0
     for rule in rules:
         if (seconds := rule.protected_s(costs, job)) > protected_s:
             protected_s = seconds
-    return started_at_s + protected_s
+    return began_at_s + protected_s

@@ -146,6 +146,13 @@ class JobRecord:
         return self.attempt.opened_at_s if self.attempt is not None else None
 
     @property
+    def attempt_began_at_s(self) -> float | None:
+        """When the program of the open attempt began; before that, when a cycle decided to start it."""
+        if self.attempt is None:
+            return None
+        return self.attempt.opened_at_s if self.attempt.started_at_s is None else self.attempt.started_at_s
+
+    @property
     def graceful(self) -> bool:
         """Whether a preemption loses no work."""
         return self.spec.preemption is not None or self.reports_checkpoints

@@ -23,6 +23,34 @@ def test_a_shorter_gang_preempts_and_the_longer_one_resumes_where_it_was() -> No
     assert story.record("long").preemptions == 1
 
 
+@pytest.mark.parametrize(("name", "preemption"), [("asrpt", "guided"), ("asrpt", "always"), ("srtf", "always")])
+def test_an_attempt_that_a_slow_engine_is_starting_is_stopped_for_no_better_job(name: str, preemption: str) -> None:
+    """Ever shorter jobs arrive, one a second, while each start takes five seconds."""
+    slow = ExecutorCosts(restart_s=0.0, launch_latency_s=5.0)
+    story = cluster("1x4", policy(name, guard_share=0, preemption=preemption), costs=slow)
+    names = [f"job{number}" for number in range(8)]
+    for number, job in enumerate(names):
+        story.job(job, gpus=4, runs_s=1000 / 2**number, at_s=number)
+    story.until(4.9).preempts().starts("job0")
+    story.until(5).preempts("job0").starts("job5")
+    story.until(9.9).preempts()
+    story.to_the_end()
+    assert max(record.attempts for record in story.records.values()) == 2
+
+
+def test_an_attempt_that_is_starting_is_stopped_by_its_own_cancellation() -> None:
+    story = cluster("1x4", policy("asrpt"), costs=ExecutorCosts(launch_latency_s=50.0)).job("a").until(1)
+    story.cancel("a").until(2).cancels("a")
+
+
+def test_the_minimum_run_time_begins_with_the_program() -> None:
+    slow = ExecutorCosts(restart_s=0.0, launch_latency_s=50.0)
+    story = cluster("1x4", policy("asrpt", guard_share=0), costs=slow)
+    story.job("long", gpus=4, runs_s=1000, min_run_s=60.0).until(1)
+    story.job("short", gpus=4, runs_s=10, at_s=1)
+    story.until(109.9).preempts().until(110).preempts("long")
+
+
 def test_a_preemption_that_does_not_pay_its_price_is_left() -> None:
     """Ranks in virtual seconds on 4 of 4 GPUs: 700 < 0.8 x 1000 - 60 = 740, but 745 is not."""
     story = cluster("1x4", policy("asrpt", guard_share=0), costs=ExecutorCosts(restart_s=60.0))
