@@ -20,6 +20,7 @@ from tests.local_executor import launch, wait_for
 
 FIRST = AttemptId("1.1")
 _WAITS = "import signal\nwhile True: signal.sigtimedwait([], 0.05)"
+_REPORTS = "import os\nopen(os.environ['SOONER_PROGRESS_FILE'], 'a').write('{\"iteration\": 3, \"checkpoint_iteration\": 2}\\n')"
 _OBEYS = "import os, signal\nsignal.signal(signal.SIGUSR1, lambda *_: os._exit(75))\n" + _WAITS
 
 
@@ -236,7 +237,7 @@ class ClusterFaultsContract:
 
     @pytest.mark.parametrize("when", ["waiting", "running", "stopping", "ended"])
     def test_a_restarted_service_continues_with_every_attempt(self, house: ClusterHouse, when: str) -> None:
-        order = self.launch(house, "" if when == "ended" else _OBEYS)
+        order = self.launch(house, _REPORTS if when == "ended" else _OBEYS)
         holder = self.launch(house, _WAITS, gpus=(4,), job=2)
         if when == "waiting":
             house.executor.send([holder])
@@ -245,7 +246,8 @@ class ClusterFaultsContract:
         if when == "waiting":
             house.until(lambda: len(self.submissions(house, alive=True)) == 2, "it to wait in the engine")
         elif when == "ended":
-            house.wait_end()
+            end = house.wait_end()
+            assert (end.exit_code, end.iteration, end.checkpoint_iteration) == (0, 3.0, 2.0)
         else:
             house.wait_report(ReportKind.STARTED)
         if when == "stopping":
@@ -258,8 +260,11 @@ class ClusterFaultsContract:
         if when in ("waiting", "running"):
             house.wait_started()
             assert self.finish(house).stop_signalled
+        elif when == "ended":
+            house.wait_started()
+            assert house.wait_end() == end
         else:
-            assert house.wait_end().exit_code == {"stopping": 75, "ended": 0}[when]
+            assert house.wait_end().exit_code == 75
         assert house.runs() == 1 + (when == "waiting")
 
     def test_a_service_that_ends_before_the_answer_starts_nothing_twice(self, house: ClusterHouse) -> None:

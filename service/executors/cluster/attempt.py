@@ -242,6 +242,9 @@ class ClusterAttempt:
             self.stop = self.stop or self._stop_written
         end = self.folder.read_end()
         if end is not None or self.again:
+            if self.record is not None and not self.never:
+                # The service that has seen the start and the progress may have ended before it could commit them.
+                self._note_start(self._read_nodes(self.record), over=True)
             self._report_end(end or self._lost("the record of its end is gone"))
         elif self.record is None and not self.never and self.launch is None and self.stop is None:
             # The service ended before it had written what it wanted to launch. It is asked for again.
@@ -326,7 +329,7 @@ class ClusterAttempt:
         refresh(folder)
         return names.has(folder, name)
 
-    def _note_start(self, nodes: Sequence[NodeRecord]) -> None:
+    def _note_start(self, nodes: Sequence[NodeRecord], *, over: bool = False) -> None:
         times = [node.started_at_s for node in nodes if node.started_at_s is not None]
         if self.started is not None or len(times) < len(nodes) or self.record is None:
             return
@@ -335,8 +338,8 @@ class ClusterAttempt:
         gpus = None
         if not self.around.exact_gpus:
             gpus = self.submissions.gpu_ids(self.record.servers)
-            ended = all(node.end is not None for node in nodes)
-            if gpus is None and not ended and now_s - self._ready_s < 3.0 * self.around.poll_s:
+            over = over or all(node.end is not None for node in nodes)
+            if gpus is None and not over and now_s - self._ready_s < 3.0 * self.around.poll_s:
                 self.around.ask()
                 return
             gpus = gpus or _as_indices([node.gpus for node in nodes])
