@@ -106,7 +106,7 @@ def record(cluster: SlurmCluster, asked: Sequence[Asked]) -> Day:
 def _submit(cluster: SlurmCluster, job: Asked) -> None:
     cluster.commands.run(
         "sbatch", "--parsable", "--job-name", job.name, "--comment", job.user, "--nodes", str(job.nodes),
-        "--gres", f"gpu:{job.gpus_a_node}", "--mem", "1000", "--time", str(job.limit_min), "--export", "NONE",
+        "--gres", f"gpu:{job.gpus_a_node}", "--mem", "1000", "--time", str(job.limit_min), "--export", "ALL",
         "--output", "/dev/null", "--no-requeue", input=f"#!/bin/sh\nexec sleep {job.seconds:.2f}\n".encode(),
     )  # fmt: skip
 

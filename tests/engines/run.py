@@ -4,6 +4,7 @@ Engines open ports on every address, and leave processes behind when they are ki
 namespace with a loopback device and one more address, and in a process namespace that ends with pytest.
 """
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -13,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from tests.engines import accounted_cluster, slurm_cluster, torch_program
 
@@ -36,6 +37,10 @@ The shell stays the first process of its namespace, so that it collects the proc
 """
 
 
+_PARTS: Final = ("test_slurm*.py", "test_ray*.py", "test_*.py")
+"""Files that run one after another, beside those of the other parts. The first pattern that fits counts."""
+
+
 def main(arguments: Sequence[str]) -> int:
     """Install what is missing, then run pytest. Returns its exit code; 2 where the tests cannot run."""
     try:
@@ -45,19 +50,31 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     if arguments:
         return _run(arguments, None)
-    # They mostly wait, so two halves run at once, each on a network of its own.
-    slurm = sorted(str(path.relative_to(ROOT)) for path in Path(__file__).parent.glob("test_slurm*.py"))
-    with tempfile.TemporaryFile() as output, ThreadPoolExecutor() as threads:
-        half = threads.submit(_run, slurm, output)
-        code = _run(["tests/engines", *(f"--ignore={path}" for path in slurm)], None)
-        code = half.result() or code
-        output.seek(0)
-        shutil.copyfileobj(output, sys.stdout.buffer)
+    # They mostly wait, so all parts run at once, each on a network of its own. One shows its progress, the others their outcome.
+    *others, last = _parts()
+    with ThreadPoolExecutor(len(others)) as threads, contextlib.ExitStack() as files:
+        outputs = [files.enter_context(tempfile.TemporaryFile()) for _ in others]
+        running = [threads.submit(_run, part, output) for part, output in zip(others, outputs, strict=True)]
+        code = _run(last, None)
+        for part, output in zip(running, outputs, strict=True):
+            code = part.result() or code
+            output.seek(0)
+            shutil.copyfileobj(output, sys.stdout.buffer)
+            sys.stdout.flush()
     return code
 
 
+def _parts() -> list[list[str]]:
+    """The files of tests of each part."""
+    parts: list[list[str]] = [[] for _ in _PARTS]
+    for path in sorted(Path(__file__).parent.glob("test_*.py")):
+        first = next(number for number, pattern in enumerate(_PARTS) if path.match(pattern))
+        parts[first].append(str(path.relative_to(ROOT)))
+    return parts
+
+
 def _run(arguments: Sequence[str], output: IO[bytes] | None) -> int:
-    pytest = [sys.executable, "-m", "pytest", "-m", "engines", *arguments]
+    pytest = [sys.executable, "-m", "pytest", "-m", "engines", "--durations=5", *arguments]
     environ = {**os.environ, REQUIRED: "1"}
     done = subprocess.run(apart(pytest), cwd=ROOT, env=environ, stdout=output, stderr=output, check=False)
     return done.returncode

@@ -41,7 +41,7 @@ def _writes(folder: Path) -> list[str]:
 def _queue(cluster: SlurmCluster) -> None:
     """Jobs that fill the cluster, and waiting ones whose order A-SRPT would change: long before short."""
     script = b"#!/bin/sh\nexec sleep 600\n"
-    common = ("--parsable", "--mem", "1000", "--export", "NONE", "--output", "/dev/null")
+    common = ("--parsable", "--mem", "1000", "--export", "ALL", "--output", "/dev/null")
     for _ in range(4):
         cluster.commands.run("sbatch", *common, "--gres", "gpu:4", "--time", "60", input=script)
     for minutes, gpus in ((50, 4), (40, 2), (30, 2), (1, 1)):
