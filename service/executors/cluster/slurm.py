@@ -1,7 +1,8 @@
 """Slurm as the engine: each attempt is one job of Slurm, submitted at the time of the decision onto exactly its nodes.
 
-The batch script starts the node program once on each node by ``srun``. The plan is part of the script, so it appears in no list
-of processes. State comes from one ``squeue`` for all jobs; those of a cluster executor carry its id in their comment.
+The batch script becomes the node program on one node, and starts it once on each of several nodes by ``srun``. The plan is part
+of the script, so it appears in no list of processes. State comes from one ``squeue`` for all jobs; those of a cluster executor
+carry its id in their comment.
 """
 
 import functools
@@ -155,6 +156,7 @@ class SlurmDriver:
         self._submitted = self._read_submitted = 0
         self._version = ""
         self._kill_wait_s = _KILL_WAIT_S
+        self._task_programs = False
         self._mixed: frozenset[str] = frozenset()
 
     @property
@@ -186,7 +188,9 @@ class SlurmDriver:
         Raises :class:`EngineUnavailable` where Slurm does not answer or has no such partition.
         """
         self._version = self._slurm.version()
-        self._kill_wait_s = number_before_unit(self._slurm.config().get("KillWait")) or _KILL_WAIT_S
+        config = self._slurm.config()
+        self._kill_wait_s = number_before_unit(config.get("KillWait")) or _KILL_WAIT_S
+        self._task_programs = not config.keys().isdisjoint(("TaskProlog", "TaskEpilog"))
         partition = self._partition()
         notes = []
         logger.info(
@@ -212,7 +216,9 @@ class SlurmDriver:
         """One ``sbatch``; returns Slurm's job id. Raises :class:`EngineRefused` with Slurm's message."""
         groups = self._groups(launch.shares)
         word = uuid.uuid4().hex
-        script = _script(launch, len(groups), word, self._slurm.commands.path("srun"))
+        # On one node nothing has to be started elsewhere, unless Slurm runs a program of its own for each task.
+        alone = len(launch.shares) == 1 and not self._task_programs
+        script = _script(launch, 0 if alone else len(groups), word, self._slurm.commands.path("srun"))
         if len(script) > _SCRIPT_BYTES_MAX:
             raise EngineRefused(
                 f"the batch script of attempt {launch.attempt} would have {len(script)} bytes; the limit is {_SCRIPT_BYTES_MAX}"
@@ -473,7 +479,10 @@ class SlurmDriver:
 
 
 def _script(launch: NodeLaunch, components: int, word: str, srun: str) -> bytes:
-    """The batch script: one task on each node, with the plan as its standard input."""
+    """The batch script: the program on each node, with the plan as its standard input.
+
+    ``components`` of the job, each of which gets a step; 0: the script becomes the program.
+    """
     if b"\0" in launch.plan:
         raise EngineRefused(f"the plan of attempt {launch.attempt} holds a zero byte, which no batch script may")
     end = f"END-{word}"
@@ -485,7 +494,9 @@ def _script(launch: NodeLaunch, components: int, word: str, srun: str) -> bytes:
         f"SOONER_LAUNCH={word}".encode(),
         b"export PATH SOONER_LAUNCH",
     ]
-    if components == 1:
+    if components == 0:
+        lines += [_NAME_NODE.encode(), f"exec {shlex.join(launch.program)} <<'{end}'".encode(), plan]
+    elif components == 1:
         lines += [f"exec {_step(launch, srun)} <<'{end}'".encode(), plan]
     else:
         # The standard input of one srun reaches one component alone.
@@ -496,6 +507,7 @@ def _script(launch: NodeLaunch, components: int, word: str, srun: str) -> bytes:
     return b"\n".join(lines) + b"\n"
 
 
+_NAME_NODE: Final = "SOONER_NODE=$SLURMD_NODENAME; export SOONER_NODE"
 _WAIT_FOR_ALL: Final = b"""code=0
 while [ -n "$steps" ]; do
     left=
@@ -521,7 +533,7 @@ def _step(launch: NodeLaunch, srun: str, *more: str) -> str:
         "--wait=0",
         "--mpi=none",
         "--chdir=/",
-        *("/bin/sh", "-c", 'SOONER_NODE=$SLURMD_NODENAME; export SOONER_NODE; exec "$@"', "sooner"),
+        *("/bin/sh", "-c", f'{_NAME_NODE}; exec "$@"', "sooner"),
         *launch.program,
     ]
     return shlex.join(command)

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,23 +135,58 @@ def test_what_is_submitted(commands: Scripted) -> None:
     )  # fmt: skip
 
 
-def test_the_script_gives_the_plan_and_the_program_unread_by_the_shell(commands: Scripted, tmp_path: Path) -> None:
-    """The script runs here with a stand-in for srun that shows its arguments and its input."""
-    plan = b"$(id) `id` 'quoted' \\ \n" + b"x" * 100_000
-    driver(commands).submit(launch(plan=plan))
-    (tmp_path / "srun").write_text('#!/bin/sh\nprintf "%s\\n" "$SOONER_LAUNCH" "$@"\necho END\ncat\n')
-    (tmp_path / "srun").chmod(0o755)
-    script = commands.script.replace(b"/opt/slurm/bin/srun", str(tmp_path / "srun").encode())
-    done = subprocess.run(["/bin/sh"], input=script, capture_output=True, check=True)
+PLAN = b"$(id) `id` 'quoted' \\ \n" + b"x" * 100_000
+SHOW = '#!/bin/sh\nprintf "%s\\n" "$SOONER_LAUNCH" "$SOONER_NODE" "$@"\necho END\ncat\n'
+"""A program that shows its environment, its arguments and its input."""
+
+
+def run_script(script: bytes) -> tuple[list[str], bytes]:
+    """What :data:`SHOW` in the script shows: word, name of the node and arguments; its input."""
+    environ = {"SLURMD_NODENAME": "n1"}
+    done = subprocess.run(["/bin/sh"], input=script, capture_output=True, check=True, env=environ)
     shown, _, given = done.stdout.partition(b"\nEND\n")
-    word, *arguments = shown.decode().splitlines()
+    return shown.decode().splitlines(), given
+
+
+def test_the_script_gives_srun_the_plan_and_the_program_unread_by_the_shell(commands: Scripted, tmp_path: Path) -> None:
+    several = launch(("n1", 1), ("n2", 1), plan=PLAN)
+    driver(commands).submit(several)
+    (tmp_path / "srun").write_text(SHOW)
+    (tmp_path / "srun").chmod(0o755)
+    (word, _, *arguments), given = run_script(
+        commands.script.replace(b"/opt/slurm/bin/srun", str(tmp_path / "srun").encode())
+    )
     assert len(word) == 32
     assert arguments[-4:] == ["sooner", "python3", "-c", "it's $HOME"]
     assert arguments[-6:-4] == ["-c", 'SOONER_NODE=$SLURMD_NODENAME; export SOONER_NODE; exec "$@"']
     assert "--kill-on-bad-exit=1" in arguments and "--wait=0" in arguments
-    assert given == plan + b"\n"
-    driver(commands).submit(launch(plan=plan))
+    assert given == PLAN + b"\n"
+    driver(commands).submit(several)
     assert word.encode() not in commands.script
+
+
+def test_on_one_node_the_script_becomes_the_program(commands: Scripted, tmp_path: Path) -> None:
+    program = tmp_path / "it's $HOME"
+    program.write_text(SHOW)
+    program.chmod(0o755)
+    one = replace(launch(plan=PLAN), program=(str(program), "`id`"))
+    driver(commands).submit(one)
+    (word, *shown), given = run_script(commands.script)
+    assert len(word) == 32 and shown == ["n1", "`id`"]
+    assert given == PLAN + b"\n"
+    assert b"srun" not in commands.script
+
+
+@pytest.mark.parametrize("program", ["TaskProlog", "TaskEpilog"])
+def test_programs_that_slurm_runs_for_each_task_need_srun(
+    commands: Scripted, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Slurm, "version", lambda _: "22.05.8")
+    monkeypatch.setattr(Slurm, "config", lambda _: {"KillWait": "30 sec", program: "/etc/slurm/task.sh"})
+    one = driver(commands)
+    one.check()
+    one.submit(launch())
+    assert b"\nexec /opt/slurm/bin/srun " in commands.script
 
 
 def test_a_share_of_processors_is_of_whole_cores(commands: Scripted) -> None:
