@@ -64,6 +64,8 @@ _RETRY_S = 1.0
 _SETTLE_S = 5.0
 _GAP = 0.2
 """Least time between two answers of the engine, as a part of the poll period: a change of an attempt asks at once."""
+_NODES_S = 1.0
+"""Least time between two looks at the engine's servers: they change rarely, and nothing waits for it."""
 _RUNNING_S = 1.0
 _LOOKS_PER_S = 500.0
 """Most looks at running attempts in a second, for their progress. A change in the engine has an attempt looked at at once."""
@@ -412,7 +414,7 @@ class ClusterExecutor:
         with self._lock:
             self._mirror.update(nodes, self._clock.now_s())
         self._servers_known.set()
-        return self._poll_s
+        return max(self._poll_s, _NODES_S)
 
     def _check_servers(self) -> float | None:
         if self._idle or self._checks is None:
