@@ -32,7 +32,9 @@ _SETTINGS = {
     "REQUESTS_PER_S_MAX": "10000",
     "REQUESTS_BURST_MAX": "10000",
 }
-SLURM = {"SchedulerParameters": "sched_interval=30,sched_min_interval=0,default_queue_depth=1000,batch_sched_delay=0"}
+SLURM = {
+    "SchedulerParameters": "bf_interval=1,sched_interval=30,sched_min_interval=0,default_queue_depth=1000,batch_sched_delay=0"
+}
 _LOOK_S = 0.5
 
 
