@@ -22,7 +22,7 @@ TOLERANCE = 1.05
 CHANGES_MAX = 3
 """Changes of the given plan that are searched together."""
 
-WIDTH = 16
+WIDTH = 8
 """Plans of one more change that are changed further: those that need least. At most ``WIDTH`` x 40 bills a change."""
 
 NEAREST_MAX = 3
@@ -42,8 +42,8 @@ class FittingPlan:
 
 
 class PlanDoesNotFit(ValueError):
-    """The plan needs more memory than the GPU has. ``nearest`` plans have the fewest changes; the one that needs most is first,
-    as it gives up least. It is empty if none was found."""
+    """The plan needs more memory than the GPU has. ``nearest`` plans have the fewest changes, the one that needs most
+    first; none if none was found."""
 
     def __init__(self, bill: MemoryBill, gpu: GpuModel, nearest: Sequence[FittingPlan]) -> None:
         self.bill, self.gpu, self.nearest = bill, gpu, tuple(nearest)
@@ -70,10 +70,13 @@ def nearest_plans(shape: ModelShape, plan: TrainingPlan, gpu: GpuModel) -> list[
     """Up to :data:`NEAREST_MAX` plans that fit with the fewest changes; on more GPUs only where these do not suffice.
 
     The search changes at most :data:`CHANGES_MAX` fields and goes on with the :data:`WIDTH` plans that need least, so it may
-    miss a plan. Equal changes are ordered by memory, the plan that needs most first.
+    miss a plan. Plans of equally many changes are ordered by memory, the one that needs most first.
     """
+    states = _states(shape, plan)
     for doublings in range(GROWTH_MAX + 1):
         grown = _grown(plan, 2**doublings)
+        if states / grown.gpus > gpu.memory_bytes:
+            continue
         if grown.pipeline * grown.virtual_stages > max(shape.layers, plan.pipeline * plan.virtual_stages):
             break
         found = _search(shape, grown, gpu)
@@ -81,6 +84,13 @@ def nearest_plans(shape: ModelShape, plan: TrainingPlan, gpu: GpuModel) -> list[
             found.sort(key=lambda near: -near[0])
             return [FittingPlan(near, _changes(plan, near), peak) for peak, near in found[:NEAREST_MAX]]
     return []
+
+
+def _states(shape: ModelShape, plan: TrainingPlan) -> float:
+    """Bytes of one copy of parameters, gradients and optimizer states, which no plan divides over more than all GPUs."""
+    alone = TrainingPlan(precision=plan.precision, fp32_gradients=plan.fp32_gradients, adapters=plan.adapters)
+    bill = memory_bill(shape, alone).worst
+    return bill.parameters + bill.gradients + bill.optimizer
 
 
 def _search(shape: ModelShape, start: TrainingPlan, gpu: GpuModel) -> list[tuple[float, TrainingPlan]]:

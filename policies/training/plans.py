@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from policies.model.plan import PipelineSchedule, Precision, TrainingPlan
+from policies.model.plan import PipelineSchedule, Recompute, TrainingPlan
 from policies.model.shape import CountedShape, ModelShape, TransformerShape
 
 TENSOR_MAX = 16
@@ -93,21 +93,22 @@ def selective_helps(shape: ModelShape, plan: TrainingPlan) -> bool:
     return isinstance(shape, TransformerShape) and (shape.latent is not None or not plan.flash_attention)
 
 
-def divisions(
-    shape: ModelShape, gpus: int, domain: int, global_batch: int, sequence: int, precision: Precision
-) -> Iterator[TrainingPlan]:
-    """Plans with each sensible choice of degrees, small groups first, with the smallest micro-batch and 1F1B."""
+def divisions(shape: ModelShape, like: TrainingPlan, gpus: int, domain: int) -> Iterator[TrainingPlan]:
+    """Plans with each sensible choice of degrees, small groups first, with the smallest micro-batch, 1F1B and nothing computed
+    again. The rest is as in ``like``. Degrees whose replicas do not divide the global batch are left out.
+    """
     for pipeline in pipeline_degrees(shape):
         for tensor in tensor_degrees(shape, domain):
-            for context in context_degrees(shape, sequence):
+            for context in context_degrees(shape, like.sequence):
                 group = pipeline * tensor * context
                 data = gpus // group
-                if gpus % group or global_batch % data:
+                if gpus % group or like.global_batch % data:
                     continue
                 for expert in expert_degrees(shape, gpus // pipeline):
-                    yield TrainingPlan(
-                        data=data, tensor=tensor, pipeline=pipeline, context=context, expert=expert,
-                        sequence_parallel=tensor > 1, global_batch=global_batch, sequence=sequence, precision=precision,
+                    yield replace(
+                        like, data=data, tensor=tensor, pipeline=pipeline, context=context, expert=expert,
+                        expert_tensor=1, sequence_parallel=tensor > 1, zero_stage=0, shard_group=0, micro_batch=1,
+                        recompute=Recompute.NONE, schedule=PipelineSchedule.ONE_F_ONE_B, virtual_stages=1,
                     )  # fmt: skip
 
 

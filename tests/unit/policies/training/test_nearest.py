@@ -3,6 +3,8 @@
 from dataclasses import fields, replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from policies.catalogue.shapes import SHAPES
 from policies.model.plan import PipelineSchedule, Precision, Recompute, TrainingPlan
@@ -116,3 +118,26 @@ def test_old_attention_is_replaced_and_degrees_divide_the_heads() -> None:
     near = nearest_plans(SHAPES["gpt2-xl"].shape, plan, GPU_MODELS["A100-80"])
     assert any(each.plan.flash_attention for each in near)
     assert all(each.plan.tensor == 1 for each in near)
+
+
+@given(
+    model=st.sampled_from(["llama3-8b", "mixtral-8x7b", "gpt2-xl", "deepseek-v3"]),
+    data=st.sampled_from([1, 2, 6, 16]),
+    micro_batch=st.sampled_from([1, 3, 8]),
+    zero_stage=st.integers(0, 3),
+    gpu=st.sampled_from(["T4", "A100-80", "GB200"]),
+    recompute=st.sampled_from(Recompute),
+)
+@settings(max_examples=60, deadline=None)
+def test_whatever_is_asked_the_nearest_plans_fit(
+    model: str, data: int, micro_batch: int, zero_stage: int, gpu: str, recompute: Recompute
+) -> None:
+    plan = TrainingPlan(
+        data=data, micro_batch=micro_batch, global_batch=data * micro_batch * 4, sequence=4096, zero_stage=zero_stage,
+        recompute=recompute, flash_attention=zero_stage > 1,
+    )  # fmt: skip
+    shape = SHAPES[model].shape
+    for near in nearest_plans(shape, plan, GPU_MODELS[gpu]):
+        assert memory_bill(shape, near.plan).fits(GPU_MODELS[gpu])
+        assert near.plan.global_batch == plan.global_batch
+        assert near.plan.gpus % plan.gpus == 0

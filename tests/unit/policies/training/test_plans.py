@@ -3,7 +3,7 @@
 import pytest
 
 from policies.catalogue.shapes import SHAPES
-from policies.model.plan import PipelineSchedule, Precision, TrainingPlan
+from policies.model.plan import PipelineSchedule, TrainingPlan
 from policies.training.plans import (
     context_degrees,
     divisions,
@@ -76,9 +76,11 @@ def test_states_are_sharded_whole_only_without_a_pipeline() -> None:
 
 
 def test_divisions_use_all_gpus_once_each() -> None:
-    found = list(divisions(SHAPES["mixtral-8x7b"].shape, 64, 8, 256, 8192, Precision.BF16))
+    like = TrainingPlan(global_batch=256, sequence=8192, dropout=True, tensor=3)
+    found = list(divisions(SHAPES["mixtral-8x7b"].shape, like, 64, 8))
     assert {plan.gpus for plan in found} == {64}
     assert len(set(found)) == len(found)
     assert found[0].data == 64
+    assert {(plan.global_batch, plan.sequence, plan.dropout) for plan in found} == {(256, 8192, True)}
     assert {plan.tensor for plan in found} == {1, 2, 4, 8}
     assert {plan.pipeline for plan in found} == {1, 2, 4, 8, 16, 32}
