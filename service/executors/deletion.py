@@ -59,10 +59,13 @@ def delete_entry(parent: int, name: str) -> None:
 
 
 def _open(name: str, parent: int) -> int:
-    """A descriptor of a folder whose entries its owner may delete and move."""
+    """A descriptor of a folder whose entries this process may delete and move, and no other user may add to."""
     descriptor = open_folder(name, parent)
-    if os.fstat(descriptor).st_mode & PRIVATE_FOLDER != PRIVATE_FOLDER:
-        with contextlib.suppress(PermissionError):  # of another owner: what it forbids shows below
+    status = os.fstat(descriptor)
+    with contextlib.suppress(PermissionError):  # of another owner: what it forbids shows below
+        if status.st_uid != os.geteuid():
+            os.fchown(descriptor, os.geteuid(), -1)
+        if stat.S_IMODE(status.st_mode) != PRIVATE_FOLDER:
             os.fchmod(descriptor, PRIVATE_FOLDER)
     return descriptor
 

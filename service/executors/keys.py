@@ -60,14 +60,17 @@ def _load_key(path: Path) -> bytes:
 
 
 def _attempts_without_seals(file: Path, attempts: Path) -> frozenset[str]:
-    """The attempts that are older than the seals of records; noted at the first start of a release that has them."""
+    """The attempts that are older than the seals of records; noted at the first start of a release that has them.
+
+    Raises OSError if the note cannot be read.
+    """
     try:
         return frozenset(read_small(open_file(file), _UNSEALED_BYTES_MAX).decode(errors="replace").split())
     except FileNotFoundError:
         pass
     except OSError as error:
-        logger.error("%s cannot be read: %s", file, error)
-        return frozenset()
+        # Without it the ends of older attempts would count as forged, and their jobs would start a second time.
+        raise OSError(error.errno, error.strerror or str(error), str(file)) from error
     found = frozenset(path.name for path in attempts.iterdir() if ATTEMPT_NAME.fullmatch(path.name))
     draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     try:

@@ -351,6 +351,9 @@ class Supervisor:
         elif self.phase == "running" or (self.phase == "warned" and warning_signal is None):
             self._mark_signalled()
             self._terminate(self.grace_s)
+        elif self.phase == "terminating":
+            # It began for another reason, with a grace period of its own.
+            self.deadline = min(self.deadline, time.monotonic() + self.grace_s)
 
     def _terminate(self, grace_s: float) -> None:
         if self.phase not in ("terminating", "killing"):

@@ -75,6 +75,7 @@ class PromptProtocol(Protocol):
     _deadline: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
     _head_bytes = 0
+    _in_body = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the time limit of the first request."""
@@ -84,8 +85,13 @@ class PromptProtocol(Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take a part of a request, a whole one, or several."""
+        had_body = self._in_body
         super().data_received(data)
-        self._head_bytes = self._head_bytes + len(data) if self._is_between() else 0
+        in_head = self._is_between() and not self._in_body
+        if not in_head or had_body:
+            self._head_bytes = 0
+        else:
+            self._head_bytes += len(data)
         if self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
             self.transport.write(_TOO_LARGE)
             self.transport.close()
@@ -94,6 +100,16 @@ class PromptProtocol(Protocol):
             self._drop_deadline()
         elif self._deadline is None:
             self._set_deadline()
+
+    def on_headers_complete(self) -> None:
+        """Note the end of a head."""
+        super().on_headers_complete()  # type: ignore[misc]  # of the faster parser
+        self._in_body = True
+
+    def on_message_complete(self) -> None:
+        """Note the end of a body, also of one that was answered before it has arrived."""
+        super().on_message_complete()  # type: ignore[misc]
+        self._in_body = False
 
     def on_response_complete(self) -> None:
         """Note the end of an answer."""

@@ -1,5 +1,6 @@
 """Deleting what jobs leave: deep, wide, locked and strange."""
 
+import itertools
 import os
 import resource
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from service.executors import deletion
 from service.executors.deletion import delete_path
 from tests.hostile import Trick, dig, each_trick, open_descriptors
 
@@ -99,3 +101,32 @@ def test_a_file_and_no_descriptor_left(tmp_path: Path) -> None:
     delete_path(tmp_path / "file")
     assert not (tmp_path / "file").exists()
     assert open_descriptors() == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts programs as other users")
+def test_an_owner_who_keeps_adding_files_does_not_hold_it_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = tmp_path / "tree"
+    (tree / "inner").mkdir(parents=True)
+    for folder in (tree, tree / "inner"):
+        os.chown(folder, 65534, 65534)
+        folder.chmod(0o777)
+    real, rounds = deletion._delete_files, itertools.count(1)
+
+    def add_before(folder: int) -> list[str]:
+        number = next(rounds)
+        assert number < 20, "the owner is always faster"
+        child = os.fork()
+        if child == 0:
+            try:
+                os.setgroups([])
+                os.setresgid(65534, 65534, 65534)
+                os.setresuid(65534, 65534, 65534)
+                os.mkdir(f"added-{number}", dir_fd=folder)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        return real(folder)
+
+    monkeypatch.setattr(deletion, "_delete_files", add_before)
+    delete_path(tree)
+    assert list(tmp_path.iterdir()) == []

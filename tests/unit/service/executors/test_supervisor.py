@@ -328,6 +328,21 @@ class TestStopping:
         assert (end.exit_code, end.stop_signalled) == (75, True)
         assert house.output() == "ready\nwarned\n"
 
+    def test_a_stop_shortens_the_grace_period_of_an_attempt_that_is_ending_already(self, house: House) -> None:
+        """One rank has failed, and the other one ignores SIGTERM for as long as it may."""
+        house.new_executor(term_grace_s=3600.0)
+        failing = (
+            "import os, sys, time\n"
+            "while os.environ['RANK'] == '1':\n"
+            "    if os.path.exists(os.environ['SOONER_CHECKPOINT_DIR'] + '/go'): sys.exit(3)\n"
+            "    time.sleep(0.01)\n"
+        )
+        self.start(house, failing + STUBBORN, gpus=(2,), mode=LaunchMode.GPU)
+        (house.data_dir / "checkpoints/1/go").touch()
+        house.wait_output("got 15")
+        house.stop(warning=None, grace_s=0.1)
+        assert house.wait_end().exit_code == 3
+
     def test_never_warned_otherwise(self, house: House) -> None:
         self.start(house, WARNED)
         house.stop(warning=None)

@@ -8,6 +8,7 @@ from pathlib import Path
 from starlette.types import Receive, Scope, Send
 
 from service.config.settings import Settings
+from service.server.http_server import HEAD_BYTES_MAX
 from tests.api.live import listening
 from tests.local_executor import wait_for
 
@@ -35,6 +36,31 @@ class Endless:
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def _refuses(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers 413 without reading the body."""
+    await send({"type": "http.response.start", "status": 413, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"no"})
+
+
+def test_a_body_that_comes_after_its_refusal_is_no_head(tmp_path: Path) -> None:
+    size = 4 * HEAD_BYTES_MAX
+    with (
+        listening(_refuses, Settings(data_dir=tmp_path)) as address,
+        closing(socket.create_connection(address)) as client,
+        client.makefile("rb") as answers,
+    ):
+        for body in (b"x" * size, b"x" * size, b""):
+            client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body))
+            assert answers.readline() == b"HTTP/1.1 413 Request Entity Too Large\r\n"
+            while answers.readline() != b"\r\n":
+                pass
+            assert answers.read(2) == b"no"
+            client.sendall(body)
+        # A head is limited all the same.
+        client.sendall(b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * (HEAD_BYTES_MAX // 6))
+        assert answers.readline().startswith(b"HTTP/1.1 431 ")
 
 
 def test_a_client_that_does_not_read_its_answer_is_given_up(tmp_path: Path) -> None:
