@@ -8,7 +8,7 @@ from policies.model.plan import Precision, Recompute
 from policies.suggestion import did_you_mean
 from service.plans.deepspeed import take_deepspeed
 from service.plans.files import load_json
-from service.plans.fsdp import take_fsdp
+from service.plans.fsdp import take_fsdp, wide_weights
 from service.plans.reading import Draft, Given, Model, Reading
 from service.plans.values import ReadError, Values
 
@@ -36,6 +36,7 @@ def read_accelerate(
     draft.set("precision", values.choice("mixed_precision", _PRECISIONS), "mixed_precision")
     draft.set("gpus", values.count("num_processes"), "num_processes")
     _nodes(values, draft)
+    wide_weights(draft)
     if kind == "FSDP":
         take_fsdp(values.section("fsdp_config"), draft)
     elif kind == "DEEPSPEED":
@@ -96,6 +97,7 @@ def _megatron(section: Values, draft: Draft) -> None:
     key = "megatron_lm_use_distributed_optimizer"
     if section.flag(key):
         draft.set("zero_stage", 1, section.label(key))
+    draft.set("fp32_gradients", draft.get("precision") is not Precision.FP16, f"default with {draft.get('precision')}")
     key = "megatron_lm_sequence_parallelism"
     if section.flag(key) and draft.get("tensor", 1) > 1:
         draft.set("sequence_parallel", True, section.label(key))

@@ -16,6 +16,11 @@ STRATEGIES = {
 _BY_WORD = STRATEGIES | {str(number): found for number, found in enumerate(STRATEGIES.values(), start=1)}
 
 
+def wide_weights(draft: Draft) -> None:
+    """Torch keeps weights, gradients and two moments in fp32: as many bytes as 16-bit weights and gradients with fp32 copies."""
+    draft.set("fp32_gradients", False, "2 + 2 + 12 bytes a parameter stand for 4 + 4 + 8")
+
+
 def strategy(draft: Draft, found: tuple[int, bool], origin: str) -> None:
     """Take a sharding strategy."""
     stage, within_node = found

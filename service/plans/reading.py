@@ -5,6 +5,7 @@ from typing import Any
 
 from policies.model.plan import PipelineSchedule, PlanError, Precision, Recompute, TrainingPlan
 from policies.model.shape import ModelShape, TransformerShape
+from policies.training.memory import ENDS
 from service.plans.values import ReadError
 
 
@@ -98,8 +99,7 @@ class Draft:
 
     def finish(self) -> Reading:
         """The plan. Raises :class:`ReadError` where a value is missing or values contradict each other."""
-        self._take_given()
-        data = self._data(self._gpus())
+        data = self._data(self.gpus())
         self._batch(data)
         self._shards(data)
         if "sequence" not in self._values:
@@ -111,10 +111,13 @@ class Draft:
             origin = self.origin(error.field)
             raise ReadError(error.field, f"{str(error).partition(': ')[2]}{_from(origin)}") from None
         self._check_shape(plan)
-        shown = [Source("gpus", str(plan.gpus), self.origin("gpus"))]
-        shown += [
-            Source(name, _text(getattr(plan, name)), self._origins[name])
-            for name in TrainingPlan.__dataclass_fields__
+        return self.reading(plan)
+
+    def reading(self, plan: TrainingPlan) -> Reading:
+        """The plan with the origin of each of its values."""
+        shown = [
+            Source(name, _text(self._values[name] if name == "gpus" else getattr(plan, name)), self._origins[name])
+            for name in ("gpus", *TrainingPlan.__dataclass_fields__)
             if name in self._origins
         ]
         return Reading(plan, self.shape, tuple(shown), tuple(self.warnings), self.get("gpus_per_node", 0))
@@ -126,8 +129,9 @@ class Draft:
         for field in ("nodes", "gpus_per_node", "micro_batch", "global_batch", "sequence", "precision"):
             self.set(field, getattr(given, field), f"--{field.replace('_', '-')}")
 
-    def _gpus(self) -> int:
-        """GPUs in all, from their number or from those of the nodes."""
+    def gpus(self) -> int:
+        """GPUs in all, from their number or from those of the nodes, once the given values have replaced those that are set."""
+        self._take_given()
         given, nodes, per_node = self.given, self.get("nodes"), self.get("gpus_per_node")
         of_nodes = nodes * per_node if nodes is not None and per_node is not None else None
         shown = f"{nodes} nodes x {per_node} GPUs"
@@ -228,7 +232,7 @@ class Draft:
         shape = self.shape
         if not isinstance(shape, TransformerShape):
             return
-        stages = plan.pipeline * plan.virtual_stages
+        stages, most = plan.pipeline * plan.virtual_stages, shape.layers + ENDS
         limits = [
             (
                 "tensor",
@@ -237,8 +241,8 @@ class Draft:
             ),
             (
                 "pipeline",
-                stages <= shape.layers,
-                f"{stages} stages are more than the {shape.layers} layers of {shape.name}",
+                stages <= most,
+                f"{stages} stages are more than the {most} layers, embedding and output of {shape.name}",
             ),
         ]
         if shape.experts is None:

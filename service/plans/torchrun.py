@@ -6,7 +6,7 @@ from policies.model.plan import Precision, Recompute
 from service.plans.arguments import Arguments, arguments
 from service.plans.deepspeed import take_deepspeed
 from service.plans.files import load_json, parse_json
-from service.plans.fsdp import STRATEGIES, strategy, take_fsdp
+from service.plans.fsdp import STRATEGIES, strategy, take_fsdp, wide_weights
 from service.plans.launcher import machines
 from service.plans.reading import Draft, Given, Model, Reading
 from service.plans.values import ReadError, Values
@@ -44,6 +44,7 @@ def read_torchrun(text: str, given: Given, model: Model | None = None, folder: P
     for name in _SEQUENCES:
         draft.set("sequence", flags.count(name), flags.label(name))
     _precision(flags, draft)
+    wide_weights(draft)
     if flags.flag("gradient-checkpointing"):
         draft.set("recompute", Recompute.FULL, flags.label("gradient-checkpointing"))
     if flags.text("attn-implementation") == "eager":

@@ -58,7 +58,13 @@ def refused(text: str, folder: Path | None = None, **given: Any) -> str:
 def test_full_shards() -> None:
     reading = read(FSDP, micro_batch=2, global_batch=128)
     assert reading.plan == TrainingPlan(
-        data=32, zero_stage=3, micro_batch=2, global_batch=128, sequence=8192, recompute=Recompute.FULL
+        data=32,
+        zero_stage=3,
+        micro_batch=2,
+        global_batch=128,
+        sequence=8192,
+        recompute=Recompute.FULL,
+        fp32_gradients=False,
     )
     assert reading.gpus_per_node == 8
     assert {source.field: source.origin for source in reading.sources} == {
@@ -70,6 +76,7 @@ def test_full_shards() -> None:
         "sequence": "sample of llama3-8b",
         "precision": "mixed_precision",
         "recompute": "fsdp_config.fsdp_activation_checkpointing",
+        "fp32_gradients": "2 + 2 + 12 bytes a parameter stand for 4 + 4 + 8",
     }
     assert reading.warnings == ()
 

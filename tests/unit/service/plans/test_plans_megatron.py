@@ -364,8 +364,8 @@ def test_flags_without_effect_on_the_plan_are_not_named() -> None:
         (
             "--pipeline-model-parallel-size 16 --num-virtual-stages-per-pipeline-rank 3",
             (
-                "pipeline: 48 stages are more than the 32 layers of the model of the arguments (got 16), from"
-                " --pipeline-model-parallel-size"
+                "pipeline: 48 stages are more than the 34 layers, embedding and output of the model of the arguments (got 16),"
+                " from --pipeline-model-parallel-size"
             ),
         ),
         (

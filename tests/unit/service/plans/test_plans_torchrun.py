@@ -32,7 +32,13 @@ def refused(text: str, folder: Path | None = None, **given: Any) -> str:
 def test_full_shards() -> None:
     reading = read(f'{COMMAND} --fsdp "full_shard auto_wrap"')
     assert reading.plan == TrainingPlan(
-        data=16, zero_stage=3, micro_batch=2, global_batch=256, sequence=4096, recompute=Recompute.FULL
+        data=16,
+        zero_stage=3,
+        micro_batch=2,
+        global_batch=256,
+        sequence=4096,
+        recompute=Recompute.FULL,
+        fp32_gradients=False,
     )
     assert reading.gpus_per_node == 8
     assert {source.field: source.origin for source in reading.sources} == {
@@ -44,6 +50,7 @@ def test_full_shards() -> None:
         "sequence": "--block_size",
         "precision": "--bf16",
         "recompute": "--gradient_checkpointing",
+        "fp32_gradients": "2 + 2 + 12 bytes a parameter stand for 4 + 4 + 8",
     }
     assert reading.warnings == ()
 
