@@ -60,6 +60,9 @@ class TrainingPlan:
     the parameters (DeepSpeed); ``flash_attention`` keeps no scores for the backward pass; ``dropout`` keeps masks; with
     ``adapters`` the model's weights are frozen, and only small added matrices are trained (LoRA, arXiv 2106.09685).
 
+    What the time needs beside: ``graphed`` iterations are one CUDA graph with fused grouped products of the experts
+    (full_iteration of Megatron-Core), so that the host neither launches kernels nor waits for the numbers of routed tokens.
+
     Raises :class:`PlanError`.
     """
 
@@ -83,6 +86,7 @@ class TrainingPlan:
     flash_attention: bool = True
     dropout: bool = False
     adapters: bool = False
+    graphed: bool = False
 
     def __post_init__(self) -> None:
         for name in _COUNTS:

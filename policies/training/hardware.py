@@ -10,12 +10,13 @@ _T, _G, _GIB = 1e12, 1e9, 2**30
 
 
 class Generation(StrEnum):
-    """What the efficiency of matrix products is shared over. ``ADA`` stands with ``HOPPER``: both have fp8 and no fp4."""
+    """What the efficiency of matrix products is shared over. Ada stands with Hopper: both have fp8 and no fp4."""
 
     VOLTA = "volta"
     AMPERE = "ampere"
     HOPPER = "hopper"
     BLACKWELL = "blackwell"
+    BLACKWELL_ULTRA = "blackwell_ultra"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +56,9 @@ class GpuModel:
 
     @property
     def generation(self) -> Generation:
-        """By the narrowest format of its matrix units."""
+        """By the narrowest format of its matrix units; Blackwell Ultra runs fp4 at six times the speed of 16 bits, not four."""
         if self.fp4_flops:
-            return Generation.BLACKWELL
+            return Generation.BLACKWELL_ULTRA if self.fp4_flops > 5 * self.half_flops else Generation.BLACKWELL
         if self.fp8_flops:
             return Generation.HOPPER
         return Generation.AMPERE if self.tf32_flops else Generation.VOLTA
