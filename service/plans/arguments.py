@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
 from policies.suggestion import did_you_mean
-from service.plans.values import ReadError, Values
+from service.plans.values import MISTYPED, ReadError, Values
 
 TEXT_BYTES_MAX = 256 << 10
 _OVERRIDE = re.compile(r"\+{0,2}([a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*)=(.*)", re.DOTALL)
@@ -24,9 +24,6 @@ _HARMLESS = re.compile(
     r"eval|inference|check-weight-hash|decrease-batch|ckpt|retro|distribute-saved|microbatch-group|fsdp-double"
 )
 """Flags whose names are like those of a plan, but which change neither its degrees nor its memory."""
-
-_MISTYPED = 0.9
-"""Likeness to a known flag above which an unknown one is taken for a mistyped one."""
 
 
 class Arguments(Values):
@@ -60,7 +57,7 @@ class Arguments(Values):
         """A line for each unread flag that is named like a part of a plan, and for each word that hides flags."""
         words = list(known)
         for name in self.unread():
-            mistyped = get_close_matches(name, words, 1, _MISTYPED)
+            mistyped = get_close_matches(name, words, 1, MISTYPED)
             if (mistyped or _PLANNED.search(name)) and not _HARMLESS.search(name):
                 yield f"{self.label(name)} is not understood{did_you_mean(name, words)}"
         for word in self.positional:

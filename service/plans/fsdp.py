@@ -1,8 +1,10 @@
 """PyTorch FSDP as accelerate and Hugging Face Trainer configure it: the sharding strategy, and recomputation."""
 
+from difflib import get_close_matches
+
 from policies.model.plan import Recompute
 from service.plans.reading import Draft
-from service.plans.values import Values
+from service.plans.values import MISTYPED, Values
 
 STRATEGIES = {
     "FULL_SHARD": (3, False),
@@ -14,6 +16,8 @@ STRATEGIES = {
 """ZeRO stage, and whether the shards lie within one server. In this order accelerate numbers them from 1."""
 
 _BY_WORD = STRATEGIES | {str(number): found for number, found in enumerate(STRATEGIES.values(), start=1)}
+
+_KEYS = ("sharding_strategy", "reshard_after_forward", "activation_checkpointing", "offload_params", "version")
 
 
 def wide_weights(draft: Draft) -> None:
@@ -58,4 +62,7 @@ def take_fsdp(section: Values, draft: Draft) -> bool:
     for name in (key("offload_params"), key("cpu_offload")):
         if section.flag(name):
             draft.warn(f"{section.label(name)}: what lies on the CPU is counted as GPU memory")
+    for each in section.unread():
+        if likeness := get_close_matches(each.removeprefix("fsdp_"), _KEYS, 1, MISTYPED):
+            draft.warn(f"{section.label(each)} is not understood; did you mean {likeness[0]!r}?")
     return said

@@ -7,9 +7,8 @@ from typing import Any
 from policies.model.shape import Attention, Experts, LatentAttention, TransformerShape
 from policies.suggestion import did_you_mean
 from service.plans.reading import Model
-from service.plans.values import ReadError, Values
+from service.plans.values import LAYERS_MAX, ReadError, Values
 
-LAYERS_MAX = 10_000
 _NAME_LENGTH_MAX = 80
 _DROPOUTS = (
     "attention_dropout",

@@ -11,7 +11,7 @@ from policies.model.shape import Attention, Experts, LatentAttention, ModelShape
 from service.plans.arguments import Arguments, arguments
 from service.plans.launcher import machines
 from service.plans.reading import INTERLEAVED, RECOMPUTES, Draft, Given, Model, Reading
-from service.plans.values import ReadError
+from service.plans.values import LAYERS_MAX, ReadError
 
 _DEGREES = {
     "tensor": ("tensor-model-parallel-size",),
@@ -213,7 +213,7 @@ def megatron_shape(flags: Arguments, tensor: int = 1) -> TransformerShape | None
             raise ReadError(
                 flags.label(name), "is not a model of equal decoder layers, which the flags can describe; add a model"
             )
-    layers = flags.count("num-layers") or flags.count("encoder-num-layers")
+    layers = flags.count("num-layers", most=LAYERS_MAX) or flags.count("encoder-num-layers", most=LAYERS_MAX)
     if layers is None:
         return None
     hidden, heads = flags.needed("hidden-size"), flags.needed("num-attention-heads")

@@ -8,6 +8,12 @@ from typing import Any, TypeVar
 COUNT_MAX = 10**9
 """Limit of every count: GPUs, samples, tokens, layers, units."""
 
+LAYERS_MAX = 10_000
+"""Limit of a model's layers, some of which are looked at one by one."""
+
+MISTYPED = 0.9
+"""Likeness to a known key above which an unknown one is taken for a mistyped one."""
+
 AUTO = "auto"
 """What a DeepSpeed file holds where the program fills the value in."""
 

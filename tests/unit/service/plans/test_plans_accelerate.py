@@ -227,6 +227,12 @@ def test_a_fault_names_key_value_and_limit(text: str, message: str) -> None:
     assert refused(text).startswith(message)
 
 
+def test_a_mistyped_key_is_named() -> None:
+    assert read(FSDP.replace("fsdp_sharding_strategy", "fsdp_sharding_strategie")).warnings == (
+        "fsdp_config.fsdp_sharding_strategie is not understood; did you mean 'sharding_strategy'?",
+    )
+
+
 def test_sections_that_have_no_effect_are_named() -> None:
     assert read("{distributed_type: MULTI_GPU, num_processes: 8, fsdp_config: {fsdp_version: 2}}").warnings == (
         "fsdp_config has no effect with distributed_type MULTI_GPU",

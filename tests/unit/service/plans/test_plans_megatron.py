@@ -373,6 +373,10 @@ def test_flags_without_effect_on_the_plan_are_not_named() -> None:
             "--hidden-dropout: must be a number from 0 to 1 (got '2')",
         ),
         (
+            "--num-layers 1000000000",
+            "--num-layers: must be 1 to 10,000 (got '1000000000')",
+        ),
+        (
             "--hybrid-override-pattern M-M*",
             "--hybrid-override-pattern: is not a model of equal decoder layers",
         ),
