@@ -9,7 +9,6 @@ import os
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ from service.api.token import TOKEN_FILE
 from service.cli.fail import EXIT_FAILED, EXIT_USAGE, fail
 from service.client import ApiError, Client, ClientError, Unreachable
 from service.client.proven import asks_for_proof
-from service.config.environment import LocalService, service_url, usual_service
+from service.config.environment import LocalService, is_loopback, service_url, usual_service
 from service.domain.api_key import KEY_PREFIX
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def service_client(settings: "LocalService | Settings", given: str | None = None
     tls = _trusted(settings.tls_ca) if settings.tls_ca is not None else None
     if key := os.environ.get(TOKEN_VARIABLE, "").strip():
         return Client(url, key, tls=tls)
-    token = _token_file(settings) if given is None or _is_here(_parsed(given).host) else None
+    token = _token_file(settings) if given is None or is_loopback(_parsed(given).host) else None
     return Client(url, token, before=asks_for_proof(token) if token is not None else None, tls=tls)
 
 
@@ -107,14 +106,6 @@ def _parsed(url: str) -> httpx.URL:
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise AddressError(f"{url!r} is not an address like http://127.0.0.1:8765")
     return parsed
-
-
-def _is_here(host: str) -> bool:
-    """Whether the host is this machine."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _token_file(settings: "LocalService | Settings") -> str | None:

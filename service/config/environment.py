@@ -69,3 +69,11 @@ def reached_host(host: str) -> str:
     if address.is_unspecified:
         return "127.0.0.1"
     return f"[{address}]" if address.version == 6 else str(address)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether the host is this machine, whichever machine asks."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -5,9 +5,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from policies.model.cluster import Cluster, Gangs, Server
 from service.config.cluster_file import ClusterFileError, load_cluster, load_servers
+from service.config.environment import is_loopback
 from service.config.settings import Settings, env_name
 from service.db.servers import enroll, stored_cluster
 from service.db.session import Database
@@ -134,6 +136,13 @@ def _listed(names: Sequence[str]) -> str:
 def cluster_executor(settings: Settings, clock: Clock, progress_url: str) -> ClusterExecutor:
     """The executor of the setting ``executor``, one of :data:`ENGINES`. Raises StartError."""
     shared = _shared_dir(settings)
+    if is_loopback(urlsplit(progress_url).hostname or ""):
+        logger.warning(
+            "advertise_url (%s): programs on other servers cannot report their progress to %s, which is this machine for each of "
+            "them; set a URL under which the servers reach this service",
+            env_name("advertise_url"),
+            progress_url,
+        )
     by_submitter = settings.run_as == "submitter"
     try:
         driver = _driver(settings, cluster_id(shared))

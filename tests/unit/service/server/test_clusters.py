@@ -251,6 +251,29 @@ def test_an_engine_that_runs_all_jobs_as_one_user_refuses_another_setting(
         cluster_executor(settings, SteadyClock(), "http://x")
 
 
+@pytest.mark.parametrize(
+    ("url", "warned"),
+    [
+        ("http://127.0.0.1:8765", True),
+        ("https://localhost:1", True),
+        ("http://[::1]:1", True),
+        ("http://head:1", False),
+    ],
+)
+def test_a_url_that_other_servers_cannot_reach_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    engine: ProcessEngine,
+    caplog: pytest.LogCaptureFixture,
+    url: str,
+    warned: bool,
+) -> None:
+    monkeypatch.setattr(clusters, "_driver", lambda settings, identity: engine.driver())
+    cluster_executor(settings_of(tmp_path, shared_dir=tmp_path), SteadyClock(), f"{url}/x/{{attempt}}").close()
+    words = f"advertise_url (SOONER_ADVERTISE_URL): programs on other servers cannot report their progress to {url}/x/"
+    assert any(record.getMessage().startswith(words) for record in caplog.records) is warned
+
+
 @pytest.mark.parametrize(("uneven", "gangs"), [(False, Gangs.EQUAL_SHARES), (True, Gangs.ANY)])
 def test_settings_tell_what_can_be_started_as_the_executor_does(tmp_path: Path, uneven: bool, gangs: Gangs) -> None:
     settings = settings_of(tmp_path, slurm_uneven_gangs=uneven)

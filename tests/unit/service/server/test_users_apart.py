@@ -47,6 +47,38 @@ def test_as_the_service_nothing_changes(tmp_path: Path) -> None:
     assert not runs_as_submitters(settings_in(tmp_path, executor="fake"))
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"executor": "fake"}, ""),
+        ({"executor": "slurm", "run_as": "submitter"}, "Jobs run as their users (run_as=submitter)"),
+        ({"executor": "ray"}, "Jobs run as one user of the engine, and are not kept from each other (run_as=service)"),
+    ],
+)
+def test_the_start_says_as_whom_jobs_run(tmp_path: Path, changes: dict[str, str], said: str) -> None:
+    assert sentence(settings_in(tmp_path, **({"run_as": "service"} | changes))) == said
+
+
+def test_an_engine_needs_users_that_exist_and_no_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1234)
+    keep_users_apart(settings_in(tmp_path, executor="slurm", run_as_users={"bob": ENTRY.pw_name}))
+    with pytest.raises(StartError, match="run_as_users: alice=no-such-user-here: jobs run as their users"):
+        keep_users_apart(settings_in(tmp_path, executor="slurm", run_as_users={"alice": "no-such-user-here"}))
+
+
+@pytest.mark.parametrize("closed", ["shared", "shared/attempts"])
+def test_an_engine_needs_a_shared_folder_that_users_can_pass_through(tmp_path: Path, closed: str) -> None:
+    for name in ("shared", "shared/attempts"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o711)
+    shared: dict[str, Any] = {"executor": "slurm", "shared_dir": tmp_path / "shared"}
+    keep_users_apart(settings_in(tmp_path / "data", **shared))
+    (tmp_path / closed).chmod(0o700)
+    with pytest.raises(StartError, match=rf"cannot pass through {tmp_path / closed} \(mode 0700\).*chmod o\+x"):
+        keep_users_apart(settings_in(tmp_path / "data", **shared))
+    keep_users_apart(settings_in(tmp_path / "data", **shared, run_as="service"))
+
+
 def test_only_root_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1234)
     with pytest.raises(StartError, match="needs a service that runs as root, and this one runs as user 1234"):
