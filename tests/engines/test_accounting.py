@@ -81,9 +81,9 @@ def test_every_end_of_a_job_is_read_as_it_was(accounted: AccountedCluster, tmp_p
 
     store = AccountingStore(tmp_path / "accounting.db")
     first = store.update(accounted.commands, time.time(), history_s=3600.0)
-    assert first.left_out == {"the job has no GPU": 1}
     read = {job.id: job for job in store.jobs()}
-    assert read.keys() == {ok, bars, f"{array}_1", f"{array}_2", gang, again, never}
+    assert read.keys() == {ok, bars, f"{array}_1", f"{array}_2", gang, again, never}, "only jobs with GPUs"
+    assert first.ended == first.new == len(read) + 1, "the requeued job has run twice"
     assert (read[again].state, read[again].submit_s, read[again].run_s) == ("COMPLETED", cut.submit_s, last.run_s)
     later = submit(accounted, "later", "sleep 1", "--gres=gpu:1")
     wait_for(lambda: _ended(accounted, {later}), "the later job has ended")

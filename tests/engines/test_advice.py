@@ -104,7 +104,7 @@ def test_intervals_of_starts_hold_on_a_replayed_day(slurm_cluster: SlurmCluster,
     slurm = Recorded()
     site = Site(slurm, tmp_path, lambda now_s: [])
     inside: list[bool] = []
-    for look in day.looks[::6]:
+    for look in day.looks[::2]:
         slurm.look = look
         seen = site.look(look.at_s)
         site.learn(seen, look.at_s)
@@ -116,5 +116,6 @@ def test_intervals_of_starts_hold_on_a_replayed_day(slurm_cluster: SlurmCluster,
             started_s = day.started_s.get(each.job.serial[0])
             if each.start is not None and started_s is not None:
                 inside.append(each.start.p10_s <= started_s <= each.start.p90_s)
-    assert len(inside) > 100
+    print(f"{np.mean(inside):.3f} of {len(inside)} intervals hold")
+    assert len(inside) > 300
     assert 0.70 <= np.mean(inside) <= 0.88

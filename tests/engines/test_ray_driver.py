@@ -62,7 +62,7 @@ class Runs:
         wanted = tuple(NodeShare(server, gpus) for server, gpus in shares)
         return NodeLaunch(AttemptId(attempt), wanted, self.program, json.dumps(asked).encode())
 
-    def wait(self, attempt: str, condition: Callable[[EngineJob], bool], what: str, limit_s: float = 60.0) -> EngineJob:
+    def wait(self, attempt: str, condition: Callable[[EngineJob], bool], what: str) -> EngineJob:
         """Wait until the submission meets a condition."""
         found: list[EngineJob] = []
 
@@ -71,12 +71,12 @@ class Runs:
                 found[:] = [job for job in self.driver.jobs() if job.attempt == attempt]
             return bool(found) and condition(found[0])
 
-        wait_until(met, f"{attempt} {what}", limit_s)
+        wait_until(met, f"{attempt} {what}")
         return found[0]
 
-    def wait_ended(self, attempt: str, limit_s: float = 60.0) -> EngineJob:
+    def wait_ended(self, attempt: str) -> EngineJob:
         """Wait until the submission has ended."""
-        return self.wait(attempt, lambda job: job.state is EngineJobState.ENDED, "has ended", limit_s)
+        return self.wait(attempt, lambda job: job.state is EngineJobState.ENDED, "has ended")
 
     def wait_ran(self, count: int) -> list[dict[str, object]]:
         """Wait until so many programs run. Returns what each wrote, in the order of the servers."""
