@@ -10,6 +10,7 @@ from policies.catalogue.shapes import SHAPES
 from policies.model.plan import PipelineSchedule, Precision, Recompute, TrainingPlan
 from policies.model.shape import ModelShape
 from policies.training.hardware import GPU_MODELS
+from policies.training.iteration import iteration_time
 from policies.training.memory import memory_bill
 from policies.training.nearest import TOLERANCE, PlanDoesNotFit, nearest_plans, require_fit
 from policies.training.plans import micro_batches
@@ -33,7 +34,7 @@ def test_a_refusal_says_what_takes_how_much_and_what_fits() -> None:
     assert "gradients 29.9, optimizer 89.7, activations 68.2, logits 7.8, workspace 1.3, allowance 3.3 GiB)" in str(
         refusal
     )
-    assert "Nearest plans that fit: data 8 -> 2, tensor 1 -> 4, sequence_parallel False -> True (54.6 GiB)" in str(
+    assert "Nearest plans that fit: data 8 -> 2, tensor 1 -> 4, sequence_parallel False -> True (54.6 GiB, " in str(
         refusal
     )
 
@@ -83,6 +84,14 @@ def test_nearest_plans_fit_and_name_their_peaks(model: str, gpu: str, plan: Trai
         differing = [f.name for f in fields(plan) if getattr(plan, f.name) != getattr(each.plan, f.name)]
         assert all(name in each.changes for name in differing)
         assert each.changes.startswith("gpus") == (each.plan.gpus != plan.gpus)
+
+
+def test_the_fastest_of_the_nearest_plans_is_first() -> None:
+    for plan in (TOO_MUCH, replace(TOO_MUCH, dropout=True, micro_batch=4)):
+        near = nearest_plans(LLAMA, plan, GPU_MODELS["H100"])
+        times = [iteration_time(LLAMA, each.plan, GPU_MODELS["H100"]).total_s for each in near]
+        assert len(near) > 1
+        assert [each.iteration_s for each in near] == times == sorted(times)
 
 
 def test_one_change_is_preferred_to_two() -> None:
