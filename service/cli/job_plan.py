@@ -16,6 +16,26 @@ if TYPE_CHECKING:
 Document = Mapping[str, Any]
 
 _GIB = 2**30
+_SHOWN = 5
+_READERS = ("--from-megatron", "--from-deepspeed", "--from-accelerate", "--from-torchrun")
+_DEGREES = ("data", "tensor", "pipeline", "context", "expert")
+_PARTS = {
+    "products": "matrix products",
+    "experts": "products of experts",
+    "memory": "reading and writing memory",
+    "recompute": "recomputation",
+    "launch": "starting kernels",
+    "output": "logits and loss",
+    "tensor": "tensor-parallel traffic",
+    "expert": "traffic to experts",
+    "context": "context-parallel traffic",
+    "stage": "traffic between stages",
+    "shard": "gathering sharded weights",
+    "bubble": "pipeline bubble",
+    "data": "gradient traffic",
+    "optimizer": "optimizer step",
+}
+"""Parts of an iteration in words, where their name is not one."""
 
 
 def plan_command(
@@ -50,12 +70,20 @@ def plan_command(
             "--model", "-m", metavar="NAME|FILE", help="A model of the catalogue, or its Hugging Face config.json."
         ),
     ] = None,
-    gpus: Annotated[int | None, typer.Option("--gpus", "-g", min=1, help="Number of GPUs.")] = None,
-    nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Number of servers.")] = None,
-    gpus_per_node: Annotated[int | None, typer.Option("--gpus-per-node", min=1, help="GPUs of a server.")] = None,
-    micro_batch: Annotated[int | None, typer.Option("--micro-batch", min=1, help="Samples of a micro-batch.")] = None,
-    global_batch: Annotated[int | None, typer.Option("--global-batch", min=1, help="Samples of an iteration.")] = None,
-    sequence: Annotated[int | None, typer.Option("--sequence", min=1, help="Tokens of a sample.")] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", "-g", min=1, max=1_000_000, help="Number of GPUs.")] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", min=1, max=1_000_000, help="Number of servers.")] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option("--gpus-per-node", min=1, max=1_000_000, help="GPUs of a server.")
+    ] = None,
+    micro_batch: Annotated[
+        int | None, typer.Option("--micro-batch", min=1, max=1_000_000_000, help="Samples of a micro-batch.")
+    ] = None,
+    global_batch: Annotated[
+        int | None, typer.Option("--global-batch", min=1, max=1_000_000_000, help="Samples of an iteration.")
+    ] = None,
+    sequence: Annotated[
+        int | None, typer.Option("--sequence", min=1, max=1_000_000_000, help="Tokens of a sample.")
+    ] = None,
     precision: Annotated[Precision | None, typer.Option("--precision", help="Format of matrix products.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -65,7 +93,7 @@ def plan_command(
     not fit the GPUs' memory.
     """
     from service.plans.gpu_types import gpu_of
-    from service.plans.prediction import predict
+    from service.plans.prediction import predict, rank
     from service.plans.reading import Given
     from service.plans.values import ReadError
 
@@ -79,15 +107,21 @@ def plan_command(
         precision=precision,
     )
     try:
-        reading = _reading(megatron, deepspeed, accelerate, torchrun, given, _model(model))
-        found = predict(reading, gpu_of(gpu_type))
+        gpu, beside = gpu_of(gpu_type), _model(model)
+        reading = _reading(megatron, deepspeed, accelerate, torchrun, given, beside)
+        if reading is not None:
+            found = predict(reading, gpu)
+        elif beside is not None:
+            found = rank(given, beside, gpu)
+        else:
+            fail(f"give a configuration ({', '.join(_READERS)}) or --model for a ranking of plans")
     except ReadError as error:
         fail(printable(str(error)))
     if as_json:
         print_json(found)
     else:
         _print(found)
-    if not found["memory"]["fits"]:
+    if not (found["memory"]["fits"] if found["memory"] is not None else found["alternatives"]):
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -104,8 +138,8 @@ def _reading(
     torchrun: str | None,
     given: "Given",
     model: "Model | None",
-) -> "Reading":
-    """The configuration as a plan, by the reader of the option that was given."""
+) -> "Reading | None":
+    """The configuration as a plan, by the reader of the option that was given; None without one."""
     from service.plans.accelerate import read_accelerate
     from service.plans.deepspeed import read_deepspeed
     from service.plans.files import load_json, load_yaml
@@ -121,44 +155,114 @@ def _reading(
         readers["--from-accelerate"] = lambda: read_accelerate(load_yaml(accelerate), given, model, accelerate.parent)
     if torchrun is not None:
         readers["--from-torchrun"] = lambda: read_torchrun(torchrun, given, model)
-    if len(readers) != 1:
-        given_ones = f" (got {' and '.join(readers)})" if readers else ""
-        fail(f"give one of --from-megatron, --from-deepspeed, --from-accelerate and --from-torchrun{given_ones}")
-    (read,) = readers.values()
-    return read()
+    if len(readers) > 1:
+        fail(f"{' and '.join(readers)} exclude each other")
+    return next((read() for read in readers.values()), None)
 
 
 def _print(found: Document) -> None:
     for line in found["warnings"]:
         typer.echo(printable(f"warning: {line}"), err=True)
-    plan, memory = found["plan"], found["memory"]
     model = found["model"]
     typer.echo(
         printable(f"{model['name']}, {_amount(model['parameters'])} parameters, on {found['gpus']} {found['gpu_type']}")
     )
     typer.echo()
+    _print_sources(found)
+    if found["plan"] is not None:
+        _print_time(found)
+        _print_memory(found)
+    _print_alternatives(found)
+
+
+def _print_sources(found: Document) -> None:
+    rows = list(found["sources"])
+    if found["plan"] is not None:
+        origin = "global_batch / (micro_batch x data)"
+        rows.append({"field": "micro_batches", "value": str(found["plan"]["micro_batches"]), "origin": origin})
     print_table(
         [
             Column[Document]("VALUE", lambda row: row["field"]),
             Column[Document]("IS", lambda row: row["value"], right=True),
             Column[Document]("FROM", lambda row: row["origin"], long=True),
         ],
-        [
-            *found["sources"],
-            {
-                "field": "micro_batches",
-                "value": str(plan["micro_batches"]),
-                "origin": "global_batch / (micro_batch x data)",
-            },
-        ],
+        rows,
     )
+
+
+def _print_time(found: Document) -> None:
+    """The iteration and its parts, without those below a thousandth."""
+    time, unit = found["iteration"], found["unit"]
+    total = time["time_s"]
     typer.echo()
+    typer.echo(
+        f"Iteration: {_seconds(total)}, {time['tokens_per_s']:,.0f} {unit}/s ({time['tokens_per_s_per_gpu']:,.0f} a GPU),"
+        f" limited by {_words(time['bottleneck'])}"
+    )
+    typer.echo(f"A billion {unit}: {time['gpu_hours_per_billion']:,.0f} GPU-hours")
+    for name, seconds in sorted(time["parts_s"].items(), key=lambda part: -part[1]):
+        if seconds >= total / 1000:
+            typer.echo(f"  {_words(name):<26} {_seconds(seconds):>10} {seconds / total:>6.1%}")
+
+
+def _print_memory(found: Document) -> None:
+    """The bill of the stage that needs most, and what would fit instead."""
+    memory = found["memory"]
     verdict = "fits" if memory["fits"] else "does not fit"
-    stage = f" of stage {memory['stage']}" if plan["pipeline"] > 1 else ""
+    stage = f" of stage {memory['stage']}" if found["plan"]["pipeline"] > 1 else ""
+    typer.echo()
     typer.echo(f"Memory of each GPU{stage}: {_gib(memory['peak_bytes'])} of {_gib(memory['limit_bytes'])}, {verdict}")
     for name, size in memory["parts_bytes"].items():
         if size:
-            typer.echo(f"  {name:<12} {_gib(size):>12}")
+            typer.echo(f"  {name:<26} {_gib(size):>10}")
+    for near in found["nearest"]:
+        typer.echo(f"  would fit: {near['changes']} ({_gib(near['peak_bytes'])})")
+    if not memory["fits"] and not found["nearest"]:
+        typer.echo("  no plan that fits was found near this one")
+
+
+def _print_alternatives(found: Document) -> None:
+    typer.echo()
+    rows = found["alternatives"][:_SHOWN]
+    if not rows:
+        typer.echo("No plan of these GPUs fits their memory.")
+        return
+    typer.echo("The fastest plans on these GPUs:")
+    own = found["iteration"]
+    columns = [
+        Column[Document]("PLAN", lambda row: _plan_words(row["plan"]), long=True),
+        Column[Document]("ITERATION", lambda row: _seconds(row["time_s"]), right=True),
+        Column[Document](f"{found['unit'].upper()}/S", lambda row: f"{row['tokens_per_s']:,.0f}", right=True),
+        Column[Document]("GPU-HOURS/BILLION", lambda row: f"{row['gpu_hours_per_billion']:,.0f}", right=True),
+        Column[Document]("MEMORY", lambda row: _gib(row["peak_bytes"]), right=True),
+        Column[Document]("LIMITED BY", lambda row: _words(row["limit"])),
+    ]
+    if own is not None:
+        faster = Column[Document]("SPEED", lambda row: f"{row['tokens_per_s'] / own['tokens_per_s']:.2f} x", right=True)
+        columns.insert(1, faster)
+    print_table(columns, rows)
+
+
+def _plan_words(plan: Document) -> str:
+    """The degrees above 1, the micro-batch, and what else sets a plan apart."""
+    words = [f"{name} {plan[name]}" for name in _DEGREES if plan[name] > 1]
+    if plan["virtual_stages"] > 1:
+        words.append(f"{plan['virtual_stages']} virtual stages")
+    words.append(f"micro-batch {plan['micro_batch']}")
+    if plan["zero_stage"]:
+        group = f" in groups of {plan['shard_group']}" if plan["shard_group"] else ""
+        words.append(f"ZeRO-{plan['zero_stage']}{group}")
+    if plan["recompute"] != "none":
+        words.append(f"{plan['recompute']} recomputation")
+    return ", ".join(words)
+
+
+def _words(part: str) -> str:
+    return _PARTS.get(part, part)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"
 
 
 def _gib(size: float) -> str:

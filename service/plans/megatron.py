@@ -75,6 +75,8 @@ def read_megatron(text: str, given: Given, model: Model | None = None) -> Readin
         draft.set("expert_tensor", draft.get("tensor"), "default: the tensor degree")
     if draft.get("tensor", 1) > 1 and flags.flag("sequence-parallel"):
         draft.set("sequence_parallel", True, flags.label("sequence-parallel"))
+    if any("full_iteration" in word for word in flags.every("cuda-graph-scope")):
+        draft.set("graphed", True, flags.label("cuda-graph-scope"))
     context, sequence = draft.get("context", 1), draft.get("sequence")
     if context > 1 and sequence is not None and sequence % (2 * context):
         raise ReadError(draft.origin("sequence"), f"must be a multiple of 2 x context {context} (got {sequence})")

@@ -1,49 +1,146 @@
-"""What a plan asks of GPUs, as the document ``sooner.plan/1``: the plan with the origin of each value, and its memory."""
+"""What a plan asks of GPUs, as the document ``sooner.plan/1``: time, memory, and the other plans on the same GPUs."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from policies.model.plan import PlanError, TrainingPlan
-from policies.training.hardware import GpuModel
-from policies.training.memory import MemoryBill, memory_bill
+from policies.model.plan import PlanError, Precision, TrainingPlan
+from policies.model.shape import ModelShape
+from policies.training.hardware import GpuModel, Links
+from policies.training.iteration import iteration_time
+from policies.training.memory import MemoryBill
+from policies.training.nearest import FittingPlan, PlanDoesNotFit, require_fit
 from policies.training.operations import parameters
-from service.plans.reading import Reading
+from policies.training.ranking import RankedPlan, rank_plans
+from service.plans.reading import Draft, Given, Model, Reading
 from service.plans.values import ReadError
+
+ALTERNATIVES_MAX = 10
+"""Plans of the ranking that the document holds."""
+
+SERVER_GPUS_MAX = 16
+"""Above it an NVLink domain spans servers, and the GPUs of a server do not limit it."""
+
+BILLION = 1e9
+USUAL_TOKENS = 4 * 2**20
+"""Tokens of an iteration where nothing says them, at most :data:`USUAL_SAMPLES` a GPU."""
+
+USUAL_SAMPLES = 32
+
+
+def unplanned(given: Given, model: Model) -> tuple[int, Reading]:
+    """GPUs, and what a ranking without a configuration keeps: batch, sequence, precision. Raises :class:`ReadError`."""
+    draft = Draft(given, model)
+    gpus = draft.gpus()
+    if draft.get("sequence") is None:
+        raise ReadError("sequence", f"is not known for {model.shape.name}; add --sequence TOKENS")
+    if draft.get("precision") is None:
+        draft.set("precision", Precision.BF16, "assumed")
+    if draft.get("global_batch") is None:
+        each = min(max(round(USUAL_TOKENS / draft.get("sequence") / gpus), 1), USUAL_SAMPLES)
+        draft.set("global_batch", gpus * each, f"assumed: {each} a GPU")
+    fields = ("global_batch", "sequence", "precision", "dropout")
+    plan = TrainingPlan(**{name: draft.get(name) for name in fields if draft.get(name) is not None})
+    return gpus, replace(draft.reading(plan), plan=plan)
+
+
+def rank(given: Given, model: Model, gpu: GpuModel) -> dict[str, Any]:
+    """The document of a model without a configuration: the ranking alone. Raises :class:`ReadError`."""
+    gpus, reading = unplanned(given, model)
+    own: dict[str, Any] = {"plan": None, "iteration": None, "memory": None, "nearest": []}
+    return _document(reading, model.shape, gpus, gpu, links_of(gpu, reading.gpus_per_node), own)
 
 
 def predict(reading: Reading, gpu: GpuModel) -> dict[str, Any]:
-    """The document of a reading on a GPU type. Raises :class:`ReadError` without a model, and for a plan that it refuses."""
-    shape = reading.shape
+    """The document of a configuration on a GPU type.
+
+    Raises :class:`ReadError` without a model, and for a plan that the model refuses.
+    """
+    shape, plan = reading.shape, reading.plan
     if shape is None:
         raise ReadError("model", "is not in the configuration; add --model with a catalogue name or a config.json")
+    links = links_of(gpu, reading.gpus_per_node)
     try:
-        bill = memory_bill(shape, reading.plan)
+        own = _own(shape, plan, gpu, links)
     except PlanError as error:
         raise ReadError(error.field, str(error).partition(": ")[2]) from None
+    return _document(reading, shape, plan.gpus, gpu, links, own)
+
+
+def links_of(gpu: GpuModel, gpus_per_node: int) -> Links:
+    """Those of a usual server with this GPU, with NVLink among the GPUs of a server where their number is said."""
+    links = Links.of(gpu)
+    if gpus_per_node and links.domain <= SERVER_GPUS_MAX:
+        return replace(links, domain=min(links.domain, gpus_per_node))
+    return links
+
+
+def _document(
+    reading: Reading, shape: ModelShape, gpus: int, gpu: GpuModel, links: Links, own: dict[str, Any]
+) -> dict[str, Any]:
+    ranked = rank_plans(shape, reading.plan, gpus, gpu, links)
     return {
         "schema": "sooner.plan/1",
         "model": {"name": shape.name, "parameters": parameters(shape).total},
         "gpu_type": gpu.name,
-        "gpus": reading.plan.gpus,
-        "plan": plan_document(reading.plan),
+        "gpus": gpus,
+        "unit": "tokens" if reading.plan.sequence > 1 else "samples",
         "sources": [asdict(source) for source in reading.sources],
         "warnings": list(reading.warnings),
-        "memory": memory_document(bill, gpu),
+        **own,
+        "alternatives": [_alternative(each) for each in ranked[:ALTERNATIVES_MAX]],
+    }
+
+
+def _own(shape: ModelShape, plan: TrainingPlan, gpu: GpuModel, links: Links) -> dict[str, Any]:
+    """Of the plan that was read: itself, its time, its memory, and the nearest plans where it does not fit."""
+    nearest: tuple[FittingPlan, ...] = ()
+    fits = True
+    try:
+        bill = require_fit(shape, plan, gpu)
+    except PlanDoesNotFit as refusal:
+        bill, nearest, fits = refusal.bill, refusal.nearest, False
+    found = RankedPlan(plan, iteration_time(shape, plan, gpu, links), bill)
+    return {
+        "plan": plan_document(plan),
+        "iteration": {
+            "time_s": found.time.total_s,
+            "parts_s": found.time.parts,
+            "bottleneck": found.limit,
+            "tokens_per_s": found.tokens_per_s,
+            "tokens_per_s_per_gpu": found.tokens_per_s / plan.gpus,
+            "gpu_hours_per_billion": found.gpu_hours(BILLION),
+        },
+        "memory": _memory(bill, gpu, fits),
+        "nearest": [
+            {"plan": plan_document(near.plan), "changes": near.changes, "peak_bytes": round(near.peak)}
+            for near in nearest
+        ],
     }
 
 
 def plan_document(plan: TrainingPlan) -> dict[str, Any]:
-    """All fields of a plan, and the micro-batches that follow from them."""
-    return {**asdict(plan), "micro_batches": plan.micro_batches}
+    """All fields of a plan, and what follows from them."""
+    return {**asdict(plan), "gpus": plan.gpus, "micro_batches": plan.micro_batches}
 
 
-def memory_document(bill: MemoryBill, gpu: GpuModel) -> dict[str, Any]:
+def _memory(bill: MemoryBill, gpu: GpuModel, fits: bool) -> dict[str, Any]:
     """The stage that needs most, part by part."""
     worst = bill.worst
     return {
-        "fits": bill.fits(gpu),
+        "fits": fits,
         "limit_bytes": gpu.memory_bytes,
         "peak_bytes": round(worst.total),
         "stage": worst.stage,
         "parts_bytes": {name: round(size) for name, size in worst.parts().items()},
+    }
+
+
+def _alternative(found: RankedPlan) -> dict[str, Any]:
+    return {
+        "plan": plan_document(found.plan),
+        "time_s": found.time.total_s,
+        "tokens_per_s": found.tokens_per_s,
+        "gpu_hours_per_billion": found.gpu_hours(BILLION),
+        "peak_bytes": round(found.bill.peak),
+        "limit": found.limit,
     }

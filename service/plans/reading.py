@@ -134,7 +134,7 @@ class Draft:
         self._take_given()
         given, nodes, per_node = self.given, self.get("nodes"), self.get("gpus_per_node")
         of_nodes = nodes * per_node if nodes is not None and per_node is not None else None
-        shown = f"{nodes} nodes x {per_node} GPUs"
+        shown = f"{nodes} node{'' if nodes == 1 else 's'} x {per_node} GPUs"
         if given.gpus is not None:
             said = self.get("gpus")
             if said is not None and said != given.gpus:

@@ -39,6 +39,9 @@ def test_the_text_names_the_origin_of_each_value_and_the_memory() -> None:
     assert lines[0] == "llama3-70b, 70.6B parameters, on 64 H100"
     assert "data                   4  64 GPUs / (tensor 8 x pipeline 2)" in lines
     assert "sequence            8192  sample of llama3-70b" in lines
+    assert any(line.startswith("Iteration: ") and " tokens/s (" in line and ", limited by " in line for line in lines)
+    assert any(line.split()[:2] == ["matrix", "products"] and line.endswith("%") for line in lines)
+    assert "The fastest plans on these GPUs:" in lines
     assert any(
         line.startswith("Memory of each GPU of stage 0: ") and line.endswith(" of 80.0 GiB, fits") for line in lines
     )
@@ -51,17 +54,75 @@ def test_the_document() -> None:
     assert found["model"]["name"] == "llama3-70b"
     assert (found["plan"]["data"], found["plan"]["tensor"], found["plan"]["micro_batches"]) == (4, 8, 32)
     assert {"field": "data", "value": "4", "origin": "64 GPUs / (tensor 8 x pipeline 2)"} in found["sources"]
+    time = found["iteration"]
+    assert time["time_s"] == pytest.approx(sum(time["parts_s"].values()))
+    assert time["parts_s"][time["bottleneck"]] == max(time["parts_s"].values())
+    assert time["tokens_per_s"] == pytest.approx(128 * 8192 / time["time_s"])
+    assert time["tokens_per_s_per_gpu"] == pytest.approx(time["tokens_per_s"] / 64)
+    assert time["gpu_hours_per_billion"] == pytest.approx(64 * 1e9 / time["tokens_per_s"] / 3600)
     memory = found["memory"]
     assert memory["fits"]
+    assert found["nearest"] == []
     assert memory["peak_bytes"] == pytest.approx(sum(memory["parts_bytes"].values()), abs=10)
 
 
 def test_a_plan_that_does_not_fit_ends_with_1() -> None:
     found = document(*ON_64, gpu_type="A100-40", code=1)
     assert not found["memory"]["fits"]
+    assert found["nearest"]
+    for near in found["nearest"]:
+        assert near["peak_bytes"] <= found["memory"]["limit_bytes"] < found["memory"]["peak_bytes"]
+        assert near["plan"]["global_batch"] == 128
     code, out, _ = plan(*ON_64, gpu_type="A100-40")
     assert code == 1
     assert " of 40.0 GiB, does not fit" in out
+    assert f"would fit: {found['nearest'][0]['changes']} (" in out
+
+
+def test_the_alternatives_use_the_same_gpus_and_batch_and_are_ranked() -> None:
+    found = document(*ON_64)
+    speeds = [each["tokens_per_s"] for each in found["alternatives"]]
+    assert speeds == sorted(speeds, reverse=True)
+    assert len(speeds) > 2
+    for each in found["alternatives"]:
+        assert (each["plan"]["gpus"], each["plan"]["global_batch"], each["plan"]["sequence"]) == (64, 128, 8192)
+        assert each["peak_bytes"] <= found["memory"]["limit_bytes"]
+        assert each["limit"] in found["iteration"]["parts_s"]
+
+
+def test_a_model_alone_is_ranked() -> None:
+    options = ("--model", "llama3-8b", "--gpus", "16")
+    found = document(*options)
+    assert (found["plan"], found["iteration"], found["memory"]) == (None, None, None)
+    # 4,194,304 tokens of an iteration are 512 samples of 8,192 tokens.
+    assert {"field": "global_batch", "value": "512", "origin": "assumed: 32 a GPU"} in found["sources"]
+    assert {each["plan"]["global_batch"] for each in found["alternatives"]} == {512}
+    changed = document(*options, "--global-batch", "64", "--sequence", "2048", "--precision", "fp8")
+    plan_of_first = changed["alternatives"][0]["plan"]
+    assert (plan_of_first["global_batch"], plan_of_first["sequence"], plan_of_first["precision"]) == (64, 2048, "fp8")
+    code, out, _ = plan(*options)
+    assert code == 0
+    assert "Iteration: " not in out
+    assert "The fastest plans on these GPUs:" in out
+
+
+def test_a_model_too_large_for_the_gpus_ends_with_1() -> None:
+    options = ("--model", "llama3-405b", "--gpus", "2")
+    assert document(*options, gpu_type="T4", code=1)["alternatives"] == []
+    code, out, _ = plan(*options, gpu_type="T4")
+    assert code == 1
+    assert "No plan of these GPUs fits their memory." in out
+
+
+def test_fewer_gpus_on_a_server_narrow_the_nvlink_domain() -> None:
+    one, two = (document(*ON_64, "--nodes", nodes)["iteration"] for nodes in ("8", "32"))
+    assert two["parts_s"]["tensor"] > one["parts_s"]["tensor"]
+
+
+def test_images_are_counted_in_samples() -> None:
+    found = document("--model", "resnet-50", "--gpus", "8")
+    assert found["unit"] == "samples"
+    assert "SAMPLES/S" in plan("--model", "resnet-50", "--gpus", "8")[1]
 
 
 def test_each_reader_is_reached(tmp_path: Path) -> None:
@@ -99,13 +160,18 @@ def test_warnings_go_to_standard_error() -> None:
     [
         (
             ("--model", "llama3-8b", "--from-megatron", "", "--from-torchrun", ""),
-            "(got --from-megatron and --from-torchrun)",
+            "--from-megatron and --from-torchrun exclude each other",
         ),
         (("--from-megatron", MEGATRON, "--gpus", "64"), "sequence: is in neither the configuration nor the options"),
         (
             ("--from-megatron", MEGATRON, "--gpus", "64", "--sequence", "4096"),
             "model: is not in the configuration; add --model",
         ),
+        (
+            ("--gpus", "64"),
+            "give a configuration (--from-megatron, --from-deepspeed, --from-accelerate, --from-torchrun)",
+        ),
+        (("--model", "llama3-8b"), "gpus: is in neither the configuration nor the options"),
         ((*ON_64[:-1], "60"), "gpus: must be a multiple of tensor 8 x pipeline 2 = 16 (got 60, --gpus)"),
         (
             ("--from-megatron", MEGATRON, "--model", "llama-70", "--gpus", "64"),

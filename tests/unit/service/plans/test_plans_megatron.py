@@ -394,6 +394,11 @@ def test_a_fault_names_key_value_and_limit(text: str, message: str) -> None:
     assert refused(f"{LLAMA3_8B} {text}", gpus=16).startswith(message)
 
 
+def test_an_iteration_of_one_graph() -> None:
+    assert not read(f"{LLAMA3_8B} --cuda-graph-impl local --cuda-graph-scope attn", gpus=1).plan.graphed
+    assert read(f"{LLAMA3_8B} --cuda-graph-impl local --cuda-graph-scope full_iteration", gpus=1).plan.graphed
+
+
 def test_what_is_missing_is_named() -> None:
     assert refused(LLAMA3_8B) == (
         "gpus: is in neither the configuration nor the options; add --gpus, or --nodes and --gpus-per-node"
