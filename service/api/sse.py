@@ -29,6 +29,7 @@ class Streams:
 
     def __init__(self, database: Database) -> None:
         self.job_events = Feed(database, Log(event_log.job_events, event_log.newest_job_event))
+        self.server_events = Feed(database, Log(event_log.server_events, event_log.newest_server_event))
         self.cycles = Feed(database, Log(event_log.cycles, event_log.newest_cycle))
 
 

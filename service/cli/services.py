@@ -60,7 +60,9 @@ def services_command(how: Style) -> None:
 
 
 def events_command(
-    topic: Annotated[str, typer.Option("--topic", help="'jobs', 'job:NUMBER', or 'cycle' (operators only).")] = "jobs",
+    topic: Annotated[
+        str, typer.Option("--topic", help="'jobs', 'job:NUMBER', 'servers', or 'cycle' (operators only).")
+    ] = "jobs",
     since: Annotated[
         str | None, typer.Option("--since", metavar="ID", help="Start after this event; 0 = start at the first event.")
     ] = None,
@@ -84,5 +86,7 @@ def _line(happening: StreamEvent) -> str:
     if happening.kind == "cycle":
         counts = ", ".join(f"{document[name]} {name}" for name in ("changes", "actions", "refusals"))
         return f"{when(document['at'])}  cycle {document['number']}: {counts}"
+    if happening.kind == "server":
+        return f"{when(document['at'])}  server {document['server']}: {document['kind']}  {document['detail']}".rstrip()
     job = f"job {document['job_id']} {document['name']} ({document['user']})"
     return f"{when(document['at'])}  {job}: {document['source'] or 'new'} -> {document['target']}, {document['reason']}"

@@ -431,7 +431,10 @@ class Client(Transport):
     def follow(
         self, topic: str = "jobs", since: str | None = None, pause: Callable[[float], None] = time.sleep
     ) -> Iterator[StreamEvent]:
-        """Events of a topic (``jobs``, ``job:NUMBER``, ``cycle``) as they happen: see :func:`service.client.events.follow`."""
+        """Events of a topic (``jobs``, ``job:NUMBER``, ``servers``, ``cycle``) as they happen.
+
+        See :func:`service.client.events.follow`.
+        """
         return follow(self, topic, since, pause)
 
     def metrics(self) -> str:

@@ -1,4 +1,4 @@
-"""The logs of the scheduling loop: changes of jobs' states, and cycles.
+"""The logs of the scheduling loop: changes of jobs' states, changes of servers, and cycles.
 
 Only cycles write them, one transaction after another under the fencing token of the leader. So numbers become visible in
 ascending order, and a reader that continues after the largest number it has read misses nothing.
@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Column, Connection, Row, func, select
 
 from service.db.pages import page
-from service.db.tables import CYCLES, EVENTS, JOBS, columns
+from service.db.tables import CYCLES, EVENTS, JOBS, SERVER_EVENTS, SERVERS, columns
 
 CYCLE_COLUMNS = tuple(column for column in CYCLES.c if column.name != "dump")
 
@@ -28,6 +28,17 @@ def job_events(connection: Connection, after: int, limit: int) -> list[Entry]:
 def newest_job_event(connection: Connection) -> int:
     """The largest number; 0 where there is none."""
     return _newest(connection, EVENTS.c.id)
+
+
+def server_events(connection: Connection, after: int, limit: int) -> list[Entry]:
+    """At most ``limit`` changes of servers after a number, in ascending order, each with the name of its server."""
+    named = select(SERVER_EVENTS, SERVERS.c.name).join(SERVERS, SERVERS.c.position == SERVER_EVENTS.c.position)
+    return [(row.id, row) for row in page(connection, named, [SERVER_EVENTS.c.id], after, limit)]
+
+
+def newest_server_event(connection: Connection) -> int:
+    """The largest number; 0 where there is none."""
+    return _newest(connection, SERVER_EVENTS.c.id)
 
 
 def cycles(connection: Connection, after: int, limit: int) -> list[Entry]:

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from service.api import sse
 from service.domain.access import Role
+from service.wire.cluster import ServerEventDocument
 from service.wire.jobs import StreamedEvent
 from tests.api.client import BASE_URL
 from tests.api.conftest import World
@@ -136,6 +137,23 @@ def test_a_topic_narrows_to_one_job_and_rights_to_ones_own(app: FastAPI, client:
     with client_for(app, ada) as her:
         assert_problem(her.get("/v1/events?topic=job:2"), "not-found")
         assert_problem(her.get("/v1/events?topic=cycle"), "forbidden")
+
+
+def test_changes_of_servers_are_a_topic_for_all_who_may_see_the_cluster(app: FastAPI, world: World) -> None:
+    world.change_server("a", down=True, detail="no answer")
+    ada = person(world, "ada", Role.VIEWER, "nlp")
+
+    def more() -> None:
+        world.change_server("b", engine_drained=True, detail="disk")
+
+    seen = stream(app, ada.key, "topic=servers", until=enough(1), meanwhile=more)
+    assert [(event["event"], event["data"]["server"], event["data"]["detail"]) for event in seen] == [
+        ("server", "b", "disk")
+    ]
+    assert TypeAdapter(ServerEventDocument).validate_python(seen[0]["data"])["id"] == int(seen[0]["id"])
+    everything = stream(app, ada.key, "topic=servers", "0", until=enough(2))
+    assert [event["data"]["server"] for event in everything] == ["a", "b"]
+    assert app.state.streams.server_events.followers == 0
 
 
 def test_it_shows_a_sign_of_life_and_ends_with_the_service(

@@ -63,9 +63,12 @@ def list_server_events(dependencies: Deps, paging: Paging) -> Page[ServerEventDo
     before = paging.position("server_events", SERIAL)
     with dependencies.reading() as connection:
         rows = reads.server_events(connection, before, paging.limit + 1)
-    return paging.page(
-        "server_events", rows, lambda row: (row.id,), lambda row: document(ServerEventDocument, row, server=row.name)
-    )
+    return paging.page("server_events", rows, lambda row: (row.id,), server_event)
+
+
+def server_event(row: Row[Any]) -> ServerEventDocument:
+    """A row of ``server_events`` with the name of its server."""
+    return document(ServerEventDocument, row, server=row.name)
 
 
 def _document(now: ClusterNow, index: int, row: Row[Any] | None, reservation: int | None) -> ServerDocument:

@@ -1,4 +1,4 @@
-"""Changes of jobs and cycles as a stream of server-sent events."""
+"""Changes of jobs and servers, and cycles, as a stream of server-sent events."""
 
 import re
 from collections.abc import Callable
@@ -17,6 +17,7 @@ from service.api.documents import document
 from service.api.feed import Feed
 from service.api.permissions import LIST_JOBS
 from service.api.problems import Problem, ProblemType, invalid_parameter
+from service.api.routers.cluster import server_event
 from service.api.routers.common import Routes, no_such_job
 from service.api.routers.cycles import cycle_summary
 from service.api.sse import MEDIA_TYPE, Streams, stream
@@ -58,15 +59,15 @@ def follow(
     caller: Caller,
     request: Request,
     topic: Annotated[
-        str, Query(max_length=32, description="`jobs`, `job:NUMBER`, or `cycle` (for operators).")
+        str, Query(max_length=32, description="`jobs`, `job:NUMBER`, `servers`, or `cycle` (for operators).")
     ] = "jobs",
     last_event_id: Annotated[
         str | None, Header(max_length=4096, description="The `id` of the last event that was received.")
     ] = None,
 ) -> StreamingResponse:
-    """Server-sent events: `job` (a change of a job's state) or `cycle` (the counts of a cycle). The stream ends after 15
-    minutes, when access rights change, and when the service stops. A client that reconnects to any service with `Last-Event-ID`
-    misses no event.
+    """Server-sent events: `job` (a change of a job's state), `server` (a change of a server, with its reason) or `cycle` (the
+    counts of a cycle). The stream ends after 15 minutes, when access rights change, and when the service stops. A client that
+    reconnects to any service with `Last-Event-ID` misses no event.
     """
     streams: Streams = request.app.state.streams
     authenticator: Authenticator = request.app.state.authenticator
@@ -97,9 +98,11 @@ def _topic(
         if not caller.role.covers(Role.OPERATOR):
             raise Problem(ProblemType.FORBIDDEN, f"The topic 'cycle' needs the role {Role.OPERATOR.value}.")
         return streams.cycles, "cycle", lambda entry: cycle_summary(entry[1])
+    if topic == "servers":
+        return streams.server_events, "server", lambda entry: server_event(entry[1])
     found = _JOB_TOPIC.fullmatch(topic)
     if found is None and topic != "jobs":
-        raise invalid_parameter("topic", "must be 'jobs', 'job:NUMBER' or 'cycle'")
+        raise invalid_parameter("topic", "must be 'jobs', 'job:NUMBER', 'servers' or 'cycle'")
     only = int(found[1]) if found is not None else None
     if only is not None:
         _require(dependencies, caller, only)
