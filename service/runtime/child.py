@@ -122,15 +122,18 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def serve(answer: Callable[[Any], Any], answered: type[Exception]) -> None:
     """Run in the child: answer the requests on standard input until it ends.
 
-    Exceptions of the type ``answered`` are sent as answers; others end the child.
+    Exceptions of the type ``answered`` are sent as answers; others end the child. What anything else writes to standard output
+    goes to standard error: between the answers it would break the stream.
     """
     prefer_as_victim()
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
     while (message := read_message(sys.stdin.buffer)) is not None:
         try:
             found = answer(pickle.loads(message))  # noqa: S301 (our own parent)
         except answered as error:
             found = error
-        write_message(sys.stdout.buffer, pickle.dumps(found))
+        write_message(answers, pickle.dumps(found))
 
 
 def write_message(stream: IO[bytes], message: bytes) -> None:

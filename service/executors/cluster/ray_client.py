@@ -11,7 +11,6 @@ those of which nothing is left.
 import os
 import secrets
 import socket
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -390,10 +389,7 @@ def _end_with(parent: int) -> None:
 def main() -> None:
     """Answer the parent. Whatever Ray prints goes nowhere."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    sys.stdout = os.fdopen(os.dup(1), "w")
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
+    os.dup2(os.open(os.devnull, os.O_RDWR), 2)
     answerer = _Answerer()
     threading.Thread(target=answerer.attend, daemon=True).start()
     serve(answerer, EngineUnavailable)
