@@ -1,19 +1,21 @@
 """The flags of a command line as people paste it: a launcher, a script, its arguments, or the arguments alone."""
 
 import re
-import shlex
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
 from policies.suggestion import did_you_mean
-from service.plans.values import MISTYPED, ReadError, Values
+from service.plans.script import END, words_of
+from service.plans.values import MISTYPED, Values
 
-TEXT_BYTES_MAX = 256 << 10
 _OVERRIDE = re.compile(r"\+{0,2}([a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*)=(.*)", re.DOTALL)
 """A Hydra override of Megatron-Bridge: ``model.tensor_model_parallel_size=8``."""
 
-_ARRAY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=\(")
 _UNSET = {"none", "null"}
+_TRUTHS = ("true", "false", "yes", "no", "on", "off", "1", "0")
+_TRUTH_LIKENESS = 0.7
+"""A word this close to a truth value is taken for a mistyped one."""
+
 _VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*(\[[@*]\])?\}?")
 
 _PLANNED = re.compile(
@@ -44,9 +46,9 @@ class Arguments(Values):
         return self._flags.get(key, [])
 
     def flag(self, key: str) -> bool:
-        """True where the flag stands alone or with a true value. A path or module after it is not its value."""
+        """True where the flag stands alone or with a true value. A word after it that is no truth value is not its value."""
         value = self.raw(key)
-        if isinstance(value, str) and re.search(r"[./]", value):
+        if isinstance(value, str) and not get_close_matches(value.lower(), _TRUTHS, 1, _TRUTH_LIKENESS):
             return True
         return super().flag(key)
 
@@ -67,19 +69,12 @@ class Arguments(Values):
 
 def arguments(text: str) -> Arguments:
     """Raises :class:`ReadError` for a text that is too long, or that a shell could not split into words."""
-    if len(text.encode("utf-8", "replace")) > TEXT_BYTES_MAX:
-        raise ReadError("arguments", f"are longer than {TEXT_BYTES_MAX:,} bytes")
-    lines = re.sub(r"(?m)^\s*#.*$", "", text.replace("\\\r\n", " ").replace("\\\n", " "))
-    try:
-        words = shlex.split(lines)
-    except ValueError as error:
-        raise ReadError("arguments", f"cannot be split into words: {error}") from None
     flags: dict[str, list[str]] = {}
     written: dict[str, str] = {}
     positional: list[str] = []
     current: list[str] | None = None
-    for word in words:
-        if word in ("(", ")") or _ARRAY.fullmatch(word):
+    for word in words_of(text):
+        if word == END:
             current = None
         elif word.startswith("--") and len(word) > 2:
             name, equals, value = word[2:].partition("=")

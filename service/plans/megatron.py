@@ -227,7 +227,7 @@ def megatron_shape(flags: Arguments, tensor: int = 1) -> TransformerShape | None
     kv_heads = _groups(flags, heads)
     experts, dense = _megatron_experts(flags, layers, ffn)
     window, windowed = _megatron_window(flags, layers)
-    bert = any("bert" in word for word in flags.positional) or "bert-no-binary-head" in flags
+    bert = any("bert" in word and word.endswith(".py") for word in flags.positional) or "bert-no-binary-head" in flags
     untied = flags.flag("untie-embeddings-and-output-weights")
     if "share-embeddings-and-output-weights" in flags:
         untied = not flags.flag("share-embeddings-and-output-weights")

@@ -381,8 +381,8 @@ def test_flags_without_effect_on_the_plan_are_not_named() -> None:
             "--hybrid-override-pattern: is not a model of equal decoder layers",
         ),
         (
-            "--swiglu maybe",
-            "--swiglu: must be true or false (got 'maybe')",
+            "--swiglu flase",
+            "--swiglu: must be true or false (got 'flase')",
         ),
         (
             "--save 'unclosed",
@@ -392,6 +392,11 @@ def test_flags_without_effect_on_the_plan_are_not_named() -> None:
 )
 def test_a_fault_names_key_value_and_limit(text: str, message: str) -> None:
     assert refused(f"{LLAMA3_8B} {text}", gpus=16).startswith(message)
+
+
+def test_a_word_after_a_flag_without_a_value_is_not_its_value() -> None:
+    assert read(f"{LLAMA3_8B} --use-distributed-optimizer\nset +x", gpus=8).plan.zero_stage == 1
+    assert read(f"{LLAMA3_8B} --use-distributed-optimizer false", gpus=8).plan.zero_stage == 0
 
 
 def test_an_iteration_of_one_graph() -> None:
