@@ -16,7 +16,7 @@ USUAL_TOKENS = 4 * 2**20
 """Tokens of a global batch where a row does not say."""
 
 PADDED_ABOVE = 128
-FILLED_SHARE = 0.6
+FILLED_SHARE = 0.65
 """Share of the positions of a bidirectional model's longer sequences that hold a token; about half of the corpus of BERT's second
 phase is padding. Fitted like the constants, but a property of that data, so that the model does not have it."""
 
@@ -52,7 +52,10 @@ def read(path: Path) -> list[Row]:
 
 def _number(row: Row, key: str, default: float = 0.0) -> float:
     text = row.get(key) or ""
-    return float(text) if text else default
+    try:
+        return float(text) if text else default
+    except ValueError:
+        raise CannotJudge(f"{key} is not a number: {text!r}") from None
 
 
 def _whole(row: Row, key: str, default: int = 0) -> int:

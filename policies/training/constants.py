@@ -14,33 +14,35 @@ class Constants:
     ``experts`` and ``experts_hopper``: of grouped products of experts, over that of products, for a model of endless width;
     width w reaches w / (w + ``expert_width``). ``fp8_experts``: further factor of narrow formats, ``graphed_experts``: of fused
     grouped products instead.
-    ``memory``: share of the HBM bandwidth. ``*_launch_s``: what the host needs to start and follow a layer's kernels, forward
-    and backward. ``*_exposed``: share of traffic that nothing hides.
+    ``memory``: share of the HBM bandwidth. ``*_launch_s``: what the host needs to start and follow the kernels of a dense
+    layer, of a layer with experts, and of each expert held in it, forward and backward. ``*_exposed``: share of traffic that
+    nothing hides.
     """
 
-    product_volta: float = 0.616
-    product_ampere: float = 0.687
-    product_hopper: float = 0.586
-    product_blackwell: float = 0.556
-    product_blackwell_ultra: float = 0.665
-    fp32: float = 0.925
-    fp4: float = 0.769
-    convolution: float = 0.729
-    attention: float = 0.576
-    experts: float = 0.55
-    experts_hopper: float = 0.747
-    expert_width: float = 1460.0
-    fp8_experts: float = 0.731
-    graphed_experts: float = 1.24
-    memory: float = 0.745
-    dense_launch_s: float = 0.000511
-    expert_launch_s: float = 0.00668
-    tensor_exposed: float = 0.558
-    expert_inside_exposed: float = 0.289
-    expert_beyond_exposed: float = 0.546
-    context_exposed: float = 0.707
-    stage_exposed: float = 0.285
-    data_exposed: float = 0.492
+    product_volta: float = 0.653
+    product_ampere: float = 0.718
+    product_hopper: float = 0.583
+    product_blackwell: float = 0.563
+    product_blackwell_ultra: float = 0.674
+    fp32: float = 0.924
+    fp4: float = 0.774
+    convolution: float = 0.595
+    attention: float = 0.594
+    experts: float = 0.596
+    experts_hopper: float = 0.796
+    expert_width: float = 2000.0
+    fp8_experts: float = 0.778
+    graphed_experts: float = 1.27
+    memory: float = 0.74
+    dense_launch_s: float = 0.000498
+    expert_launch_s: float = 0.00239
+    held_launch_s: float = 0.000307
+    tensor_exposed: float = 0.571
+    expert_inside_exposed: float = 0.297
+    expert_beyond_exposed: float = 0.594
+    context_exposed: float = 0.727
+    stage_exposed: float = 0.279
+    data_exposed: float = 0.457
 
     def product(self, generation: Generation) -> float:
         """Share of the peak that large matrix products reach on tensor cores."""

@@ -12,8 +12,7 @@ from policies.model.plan import Precision, TrainingPlan
 from policies.model.shape import CountedShape, ModelShape
 from policies.training.constants import SHIPPED, Constants
 from policies.training.hardware import Generation, GpuModel, Links
-from policies.training.standin import HYBRID
-from policies.training.work import Work, width_of, work
+from policies.training.work import CONVOLUTIONAL, Work, width_of, work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +58,7 @@ class IterationTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What a GPU reaches: operations and bytes a second, and the host's seconds a layer."""
+    """What a GPU reaches: operations and bytes a second, and the host's seconds a layer, and an expert held in it."""
 
     low_flops: float
     half_flops: float
@@ -68,6 +67,7 @@ class Rates:
     memory_bytes_s: float
     dense_launch_s: float
     expert_launch_s: float
+    held_launch_s: float
 
 
 def iteration_time(
@@ -86,7 +86,7 @@ def rates(shape: ModelShape, plan: TrainingPlan, gpu: GpuModel, constants: Const
     if plan.precision is Precision.FP4 and gpu.fp4_flops:
         low *= constants.fp4
     half = low if plan.precision in (Precision.FP32, Precision.TF32) else gpu.half_flops * tensor_cores
-    if isinstance(shape, CountedShape) and shape.kind != HYBRID and not full:
+    if isinstance(shape, CountedShape) and shape.kind == CONVOLUTIONAL and not full:
         return _rates(constants, gpu, low * constants.convolution, half, low)
     share = constants.experts_hopper if gpu.generation is Generation.HOPPER else constants.experts
     if plan.graphed:
@@ -102,7 +102,7 @@ def _rates(constants: Constants, gpu: GpuModel, low: float, half: float, expert:
     return Rates(
         low_flops=low, half_flops=half, expert_flops=expert, score_flops=half * constants.attention,
         memory_bytes_s=gpu.hbm_bytes_s * constants.memory, dense_launch_s=constants.dense_launch_s * launched,
-        expert_launch_s=constants.expert_launch_s * launched,
+        expert_launch_s=constants.expert_launch_s * launched, held_launch_s=constants.held_launch_s * launched,
     )  # fmt: skip
 
 
@@ -123,6 +123,7 @@ def parts(todo: Work, rate: Rates, constants: Constants) -> dict[str, float]:
     found["context"] = todo.context_s * constants.context_exposed
     device = sum(found.values())
     host = todo.dense_launches * rate.dense_launch_s + todo.expert_launches * rate.expert_launch_s
+    host = host + todo.held_launches * rate.held_launch_s
     found["launch"] = np.sqrt(device**2 + host**2) - device
     found["stage"] = todo.stage_s * constants.stage_exposed
     found["output"] = _output(todo, rate, sum(found.values()))

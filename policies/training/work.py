@@ -1,7 +1,8 @@
 """What an iteration of a plan asks of one GPU: operations, bytes of memory and bytes on links, before any efficiency.
 
-All numbers are of the average GPU of the gang. The published counts are those of :mod:`policies.training.operations`; how often
-a kernel reads and writes its operands is our construction (docs/explanation/iteration-time.md).
+All numbers are of a GPU of the stage with most layers; those of parameters are of the average GPU. The published counts are those
+of :mod:`policies.training.operations`; how often a kernel reads and writes its operands is our construction
+(docs/explanation/iteration-time.md).
 """
 
 from dataclasses import dataclass
@@ -34,11 +35,14 @@ UNFUSED_PASSES = 14
 LOSS_BYTES = 24
 """Bytes that the loss reads and writes a logit, in fp32."""
 
-ELEMENTS_PER_FLOP = 4.5e-4
-"""Activations of a convolutional network over its operations of training: ResNet-50 has 11.1e6 and 24.6e9."""
+CONVOLUTIONAL = "cnn"
+"""``kind`` of convolutional networks."""
 
-ELEMENT_PASSES = 20
-"""Times that a convolutional network reads or writes an activation: convolution, batch norm, ReLU, forward and backward."""
+ELEMENTS_PER_FLOP = 9.2e-4
+"""Activations kept for the backward pass over operations of training, where they are not published: those of ResNet-50."""
+
+ELEMENT_PASSES = 8
+"""Times that a model known by its counts reads or writes a kept activation, forward and backward."""
 
 OPTIMIZER_BYTES = 30
 """Bytes that a step of Adam reads and writes a parameter: fp32 weight, two moments, gradient, 16-bit weight."""
@@ -50,9 +54,9 @@ class Work:
 
     Per micro-batch, over all layers that the GPU holds: ``low_flops`` in the plan's precision, ``half_flops`` in 16 bits,
     ``expert_flops`` of routed experts, ``score_flops`` of attention, ``product_bytes`` of operands, other ``memory_bytes``,
-    ``*_launches`` (layers whose kernels the host starts), traffic, and ``shard_s`` of gathering shards. ``recomputed`` is the
-    share of the compute that the backward pass does again. ``output_*`` are of the last of ``pipeline`` stages alone, which
-    does without the share ``spared`` of its layers.
+    ``*_launches`` (layers whose kernels the host starts, and experts held in them), traffic, and ``shard_s`` of gathering
+    shards. ``recomputed`` is the share of the compute that the backward pass does again. ``output_*`` are of the last of
+    ``pipeline`` stages alone, which does without the share ``spared`` of its layers.
     Per iteration: ``micro_batches``, ``bubble`` (micro-batches' time that the GPU waits), ``data_s`` of gradients, optimizer.
     """
 
@@ -68,6 +72,7 @@ class Work:
     spared: float
     dense_launches: float
     expert_launches: float
+    held_launches: float
     tensor_s: float
     context_s: float
     expert_inside_s: float
@@ -118,8 +123,9 @@ class _Transformer:
         self.width = element_bytes(plan)
         self.again = 1 if plan.recompute is Recompute.FULL else 0
         self.passes = (2 if plan.adapters else 3) + self.again
-        self.blocks = tuple((block, block.layers / plan.pipeline) for block in blocks(shape))
-        self.layers = shape.layers / plan.pipeline
+        stages = plan.pipeline * plan.virtual_stages
+        self.layers = float(-(-shape.layers // stages) * plan.virtual_stages)
+        self.blocks = tuple((block, block.layers * self.layers / shape.layers) for block in blocks(shape))
 
     def work(self) -> Work:
         plan = self.plan
@@ -144,6 +150,7 @@ class _Transformer:
             output_bytes=output_bytes,
             dense_launches=dense * (self.passes / 3),
             expert_launches=(self.layers - dense) * (self.passes / 3),
+            held_launches=(self.layers - dense) * (self.passes / 3) * self._held(),
             tensor_s=self._tensor_traffic(),
             context_s=self._context_traffic(),
             expert_inside_s=inside_s,
@@ -160,7 +167,11 @@ class _Transformer:
     def _spared(self) -> float:
         """Share of its layers that the last stage does without: one layer where they do not divide into equal stages."""
         uneven = self.shape.layers % (self.plan.pipeline * self.plan.virtual_stages)
-        return min(1.0, self.plan.pipeline / self.shape.layers) if uneven else 0.0
+        return min(1.0, 1 / self.layers) if uneven else 0.0
+
+    def _held(self) -> float:
+        """Experts of a layer that the GPU holds."""
+        return self.shape.experts.count / self.plan.expert if self.shape.experts is not None else 0.0
 
     def _rows(self, product: Product) -> tuple[float, float]:
         """Rows of each of the GPU's matrices of a product, and how many such matrices it holds."""
@@ -334,8 +345,8 @@ def _counted(shape: CountedShape, plan: TrainingPlan, links: Links) -> Work:
     return Work(
         recomputed=again / (passes + again), low_flops=shape.flops * samples * (passes + again) / 3, half_flops=0.0,
         expert_flops=0.0, score_flops=0.0, product_bytes=0.0, memory_bytes=memory, output_flops=0.0, output_bytes=0.0,
-        spared=0.0, dense_launches=shape.layers / plan.pipeline, expert_launches=0.0, tensor_s=0.0, context_s=0.0,
-        expert_inside_s=0.0, expert_beyond_s=0.0, stage_s=_stage_traffic(shape.hidden, samples, plan, links),
+        spared=0.0, dense_launches=shape.layers / plan.pipeline, expert_launches=0.0, held_launches=0.0, tensor_s=0.0,
+        context_s=0.0, expert_inside_s=0.0, expert_beyond_s=0.0, stage_s=_stage_traffic(shape.hidden, samples, plan, links),
         micro_batches=plan.micro_batches, bubble=bubble(plan), pipeline=plan.pipeline, shard_s=shard_s, data_s=data_s,
         optimizer_bytes=optimizer,
     )  # fmt: skip

@@ -123,6 +123,8 @@ def test_iterations_are_graphed_where_the_publisher_says_so() -> None:
 def test_rows_that_contradict_themselves_are_refused() -> None:
     with pytest.raises(CannotJudge, match="not a multiple of its degrees"):
         plan(tp="3")
+    with pytest.raises(CannotJudge, match="cp is not a number: 'two'"):
+        plan(cp="two")
     with pytest.raises(CannotJudge, match="no measured speed"):
         plan(tokens_per_s_per_gpu="")
 

@@ -11,7 +11,7 @@ from policies.training.hardware import Links
 from policies.training.operations import operations, parameters
 from policies.training.standin import HYBRID, stand_in
 from policies.training.work import OPTIMIZER_BYTES, bubble, work
-from tests.unit.policies.training.test_operations import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
+from tests.unit.policies.training.test_operations import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B, QWEN3_30B
 
 LINKS = Links(inside_bytes_s=450e9, beyond_bytes_s=50e9, domain=8)
 
@@ -123,10 +123,27 @@ def test_the_stand_in_of_nemotron_3_nano_has_its_published_size() -> None:
     assert operations(shape, 8192).training == pytest.approx(22.28e9, rel=0.1)
 
 
+def test_the_fullest_stage_counts_and_the_last_does_without_a_layer_for_its_output() -> None:
+    """Llama 3 8B over 5 stages: 7 layers on the fullest, of 32."""
+    whole = work(LLAMA3_8B, TrainingPlan(sequence=1024), LINKS)
+    uneven = work(LLAMA3_8B, TrainingPlan(sequence=1024, pipeline=5), LINKS)
+    assert uneven.low_flops == pytest.approx(whole.low_flops * 7 / 32)
+    assert uneven.spared == pytest.approx(1 / 7)
+    even = work(LLAMA3_8B, TrainingPlan(sequence=1024, pipeline=4), LINKS)
+    assert even.low_flops == pytest.approx(whole.low_flops / 4)
+    assert even.spared == 0
+
+
+def test_the_host_starts_the_kernels_of_each_expert_that_the_gpu_holds() -> None:
+    """48 layers of 128 experts, 16 of them on each of eight GPUs."""
+    done = work(QWEN3_30B, TrainingPlan(data=8, expert=8, global_batch=8, sequence=1024), LINKS)
+    assert (done.dense_launches, done.expert_launches, done.held_launches) == (0, 48, 48 * 16)
+
+
 def test_a_convolutional_network_is_its_operations_and_its_activations() -> None:
     shape = CountedShape(
         name="resnet50", kind="cnn", layers=0, hidden=0, parameters=25_557_032, flops=24.6e9, activations=11_000_000
     )
     done = work(shape, TrainingPlan(micro_batch=256, global_batch=256, precision=Precision.FP16), LINKS)
     assert done.low_flops == 256 * 24.6e9
-    assert done.memory_bytes == 20 * 256 * 11_000_000 * 2
+    assert done.memory_bytes == 8 * 256 * 11_000_000 * 2
