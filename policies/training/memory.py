@@ -7,7 +7,7 @@ as evenly used. Offloading to the host is not modelled.
 
 from dataclasses import dataclass
 
-from policies.model.plan import PipelineSchedule, PlanError, TrainingPlan
+from policies.model.plan import PipelineSchedule, TrainingPlan
 from policies.model.shape import ModelShape, TransformerShape
 from policies.training.activations import (
     backward_bytes,
@@ -17,6 +17,7 @@ from policies.training.activations import (
     logit_bytes,
     output_bytes,
 )
+from policies.training.agreement import require_agreement
 from policies.training.hardware import GpuModel, element_bytes
 from policies.training.operations import LayerParameters, Parameters, parameters
 
@@ -31,10 +32,6 @@ ADAPTER_SHARE = 0.01
 
 GATHERED_LAYERS = 2
 """Layers whose weights ZeRO-3 holds whole at a time: one in use, the next on its way."""
-
-
-ENDS = 2
-"""The embedding and the output, each of which may have a stage of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +87,8 @@ class MemoryBill:
 
 
 def memory_bill(shape: ModelShape, plan: TrainingPlan) -> MemoryBill:
-    """The bill of a plan. Raises :class:`PlanError` for more pipeline stages than layers, embedding and output."""
+    """The bill of a plan. Raises PlanError for a plan that contradicts the shape."""
+    require_agreement(shape, plan)
     counted = parameters(shape)
     held = stage_layers(counted, plan)
     return MemoryBill(tuple(_Stage(shape, plan, counted, stage, *held[stage]).bill() for stage in range(plan.pipeline)))
@@ -100,15 +98,9 @@ def stage_layers(counted: Parameters, plan: TrainingPlan) -> tuple[tuple[int, in
     """Dense layers and layers with experts of each stage.
 
     Layers are divided evenly over stages x virtual stages. Where that leaves a remainder, the last and the first have one fewer,
-    then the next from both ends: they hold the output and the embedding, and may hold no layer. Raises :class:`PlanError`.
+    then the next from both ends: they hold the output and the embedding, and may hold no layer.
     """
     layers, chunks = counted.dense_layers + counted.expert_layers, plan.pipeline * plan.virtual_stages
-    if chunks > layers + ENDS:
-        raise PlanError(
-            "pipeline",
-            f"pipeline {plan.pipeline} x virtual_stages {plan.virtual_stages} = {chunks} must be at most the model's {layers}"
-            f" layers, its embedding and its output = {layers + ENDS}",
-        )
     each = -(-layers // chunks)
     sizes = [each] * chunks
     for fewer in range(each * chunks - layers):

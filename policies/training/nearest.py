@@ -64,7 +64,7 @@ class PlanDoesNotFit(ValueError):
 
 
 def require_fit(shape: ModelShape, plan: TrainingPlan, gpu: GpuModel) -> MemoryBill:
-    """The bill of a plan that fits. Raises :class:`PlanDoesNotFit`, and PlanError for more stages than layers."""
+    """The bill of a plan that fits. Raises :class:`PlanDoesNotFit`, and PlanError for a plan that contradicts the shape."""
     bill = memory_bill(shape, plan)
     if bill.peak > TOLERANCE * gpu.memory_bytes:
         raise PlanDoesNotFit(bill, gpu, nearest_plans(shape, plan, gpu))
