@@ -81,6 +81,15 @@ def test_latent_attention_keeps_all_heads_unless_they_are_computed_again() -> No
     assert layer_bytes(deepseek, again, routed=False) == 4096 * 2 * rest
 
 
+def test_a_shared_expert_adds_its_units() -> None:
+    # DeepSeek-V3, a layer with experts: attention as above; norms' and attention's inputs 3 x 7168, the experts' shared input
+    # 7168, 8 copies of it, units of 8 routed experts and a shared one 3 x 9 x 2048; scores and probabilities of 256 in fp32.
+    attention = 2 * 128 * 192 + 2 * 128 * 128 + 2 * (1536 + 512) + 64
+    values = attention + 4 * 7168 + 8 * 7168 + 3 * 9 * 2048
+    plan = TrainingPlan(sequence=4096)
+    assert layer_bytes(SHAPES["deepseek-v3"].shape, plan, routed=True) == 4096 * (2 * values + 2 * 256 * 4)
+
+
 def test_logits_are_in_fp32_and_divided_over_the_tensor_group() -> None:
     plan = TrainingPlan(sequence=8192, tensor=4, micro_batch=2, global_batch=2)
     assert logit_bytes(SHAPES["llama3-8b"].shape, plan) == 2 * 8192 * 128256 * 4 / 4

@@ -94,6 +94,28 @@ def test_the_last_stage_holds_output_and_logits_of_one_micro_batch() -> None:
     assert last.parameters == pytest.approx(memory_bill(GPT3, plan).stages[0].parameters, rel=1e-4)
 
 
+def test_the_layer_that_is_computed_again_is_in_the_workspace() -> None:
+    # Llama 3 8B: gradients of 3 x 14336 units, 2 bytes each; with full recomputation one layer without its input of 4096.
+    shape, plan = SHAPES["llama3-8b"].shape, TrainingPlan(sequence=8192)
+    gradients = 8192 * 2 * 3 * 14336
+    assert memory_bill(shape, plan).worst.workspace == gradients
+    layer = 8192 * 2 * (5 * 4096 + 4096 + 2 * 1024 + 3 * 14336)
+    again = memory_bill(shape, replace(plan, recompute=Recompute.FULL)).worst
+    assert again.workspace == gradients + layer - 8192 * 2 * 4096
+    assert again.activations == 8192 * 2 * (32 * 4096 + 2 * 4096)
+
+
+def test_gpipe_keeps_the_logits_of_all_micro_batches_and_pipedream_the_weights_of_each_under_way() -> None:
+    flushed = TrainingPlan(pipeline=4, global_batch=16, sequence=1024)
+    shape = SHAPES["llama3-8b"].shape
+    usual = memory_bill(shape, flushed).stages
+    everything = memory_bill(shape, replace(flushed, schedule=PipelineSchedule.GPIPE)).stages
+    assert everything[3].logits == 16 * usual[3].logits == 16 * 1024 * 128256 * 4
+    assert everything[3].activations == pytest.approx(16 * usual[3].activations)
+    stashed = memory_bill(shape, replace(flushed, schedule=PipelineSchedule.PIPEDREAM)).stages
+    assert [stage.parameters / use.parameters for stage, use in zip(stashed, usual, strict=True)] == [4, 3, 2, 1]
+
+
 @pytest.mark.parametrize(
     ("model", "pipeline", "virtual_stages", "held"),
     [

@@ -78,7 +78,7 @@ def test_nothing_is_computed_again_where_memory_suffices() -> None:
 def test_interleaved_plans_have_whole_rounds_of_micro_batches() -> None:
     interleaved = [
         each.plan
-        for each in _rank("llama3-70b", LLAMA, 64, "H100")
+        for each in _rank("llama3-70b", replace(LLAMA, global_batch=36), 64, "H100")
         if each.plan.schedule is PipelineSchedule.INTERLEAVED
     ]
     assert interleaved
