@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from policies.model.plan import PipelineSchedule, PlanError, Precision, Recompute, TrainingPlan
-from policies.model.shape import ModelShape, TransformerShape
-from policies.training.memory import ENDS
+from policies.model.shape import ModelShape
+from policies.training.agreement import require_agreement
 from service.plans.values import ReadError
 
 
@@ -107,10 +107,11 @@ class Draft:
         fields = {name: value for name, value in self._values.items() if name in TrainingPlan.__dataclass_fields__}
         try:
             plan = TrainingPlan(**fields)
+            if self.shape is not None:
+                require_agreement(self.shape, plan)
         except PlanError as error:
             origin = self.origin(error.field)
             raise ReadError(error.field, f"{str(error).partition(': ')[2]}{_from(origin)}") from None
-        self._check_shape(plan)
         return self.reading(plan)
 
     def reading(self, plan: TrainingPlan) -> Reading:
@@ -226,33 +227,6 @@ class Draft:
             self.set("shard_group", sharers // groups, f"{sharers} GPUs / {origin} {groups}")
         if self.get("shard_group") == sharers:
             self._values["shard_group"] = 0
-
-    def _check_shape(self, plan: TrainingPlan) -> None:
-        """What the model allows."""
-        shape = self.shape
-        if not isinstance(shape, TransformerShape):
-            return
-        stages, most = plan.pipeline * plan.virtual_stages, shape.layers + ENDS
-        limits = [
-            (
-                "tensor",
-                shape.heads % plan.tensor == 0,
-                f"must divide the {shape.heads} attention heads of {shape.name}",
-            ),
-            (
-                "pipeline",
-                stages <= most,
-                f"{stages} stages are more than the {most} layers, embedding and output of {shape.name}",
-            ),
-        ]
-        if shape.experts is None:
-            limits.append(("expert", plan.expert == 1, f"must be 1: {shape.name} has no experts"))
-        else:
-            count = shape.experts.count
-            limits.append(("expert", count % plan.expert == 0, f"must divide the {count} experts of {shape.name}"))
-        for field, allowed, limit in limits:
-            if not allowed:
-                raise ReadError(field, f"{limit} (got {getattr(plan, field)}){_from(self.origin(field))}")
 
 
 def _from(origin: str) -> str:
