@@ -216,7 +216,7 @@ def _print_memory(found: Document) -> None:
         if size:
             typer.echo(f"  {name:<26} {_gib(size):>10}")
     for near in found["nearest"]:
-        typer.echo(f"  would fit: {near['changes']} ({_gib(near['peak_bytes'])})")
+        typer.echo(f"  would fit: {near['changes']} ({_gib(near['peak_bytes'])}, {_seconds(near['time_s'])})")
     if not memory["fits"] and not found["nearest"]:
         typer.echo("  no plan that fits was found near this one")
 
@@ -228,7 +228,7 @@ def _print_alternatives(found: Document) -> None:
         typer.echo("No plan of these GPUs fits their memory.")
         return
     typer.echo("The fastest plans on these GPUs:")
-    own = found["iteration"]
+    own = found["iteration"] if found["plan"] is not None and found["memory"]["fits"] else None
     columns = [
         Column[Document]("PLAN", lambda row: _plan_words(row["plan"]), long=True),
         Column[Document]("ITERATION", lambda row: _seconds(row["time_s"]), right=True),

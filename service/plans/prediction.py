@@ -111,10 +111,7 @@ def _own(shape: ModelShape, plan: TrainingPlan, gpu: GpuModel, links: Links) -> 
             "gpu_hours_per_billion": found.gpu_hours(BILLION),
         },
         "memory": _memory(bill, gpu, fits),
-        "nearest": [
-            {"plan": plan_document(near.plan), "changes": near.changes, "peak_bytes": round(near.peak)}
-            for near in nearest
-        ],
+        "nearest": [_near(each) for each in nearest],
     }
 
 
@@ -132,6 +129,15 @@ def _memory(bill: MemoryBill, gpu: GpuModel, fits: bool) -> dict[str, Any]:
         "peak_bytes": round(worst.total),
         "stage": worst.stage,
         "parts_bytes": {name: round(size) for name, size in worst.parts().items()},
+    }
+
+
+def _near(found: FittingPlan) -> dict[str, Any]:
+    return {
+        "plan": plan_document(found.plan),
+        "changes": found.changes,
+        "time_s": found.iteration_s,
+        "peak_bytes": round(found.peak),
     }
 
 

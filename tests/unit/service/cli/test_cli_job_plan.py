@@ -73,9 +73,11 @@ def test_a_plan_that_does_not_fit_ends_with_1() -> None:
     for near in found["nearest"]:
         assert near["peak_bytes"] <= found["memory"]["limit_bytes"] < found["memory"]["peak_bytes"]
         assert near["plan"]["global_batch"] == 128
+        assert near["time_s"] > 0
     code, out, _ = plan(*ON_64, gpu_type="A100-40")
     assert code == 1
     assert " of 40.0 GiB, does not fit" in out
+    assert "SPEED" not in out  # a plan that cannot run has none to compare with
     assert f"would fit: {found['nearest'][0]['changes']} (" in out
 
 
