@@ -8,6 +8,7 @@ import pytest
 
 from docs.generate import cli
 from policies.catalogue import GPUS, MODELS
+from policies.catalogue.shapes import SHAPES
 from policies.model.cluster import Server
 from policies.model.ids import JobId, ServerIndex, attempt_id
 from policies.model.job import ArrayPlace, JobSpec
@@ -15,6 +16,7 @@ from policies.model.job import Launch as LaunchMode
 from policies.model.placement import ServerShare, place
 from policies.model.reasons import Reason
 from policies.options import Options
+from policies.training import memory, nearest, plans, ranking
 from predictor import training
 from predictor.fallback import CLUSTER_JOBS_TRUSTED, USER_PROGRAMS_MIN
 from service.config.cluster_file import ServerGroup
@@ -55,7 +57,7 @@ def test_workload_columns_formats_and_models() -> None:
     assert {field.name for field in fields(WorkloadJob)} <= page
     assert page >= FINAL_STATES
     assert set(IMPORTERS) <= page
-    assert set(MODELS) <= page
+    assert set(MODELS) | set(SHAPES) <= page
     assert all(gpu in _page("reference/workloads.md") for gpu in GPUS)
 
 
@@ -157,6 +159,15 @@ def test_numbers_that_pages_repeat() -> None:
     assert f"{training.COVERAGE_MIN:.0%}"[:-1] in prediction
     assert f"{training.COVERAGE_MAX:.0%}" in prediction
     assert f"when {Settings.model_fields['retrain_jobs_min'].default} jobs have ended" in models
+
+
+def test_limits_of_the_memory_of_a_plan() -> None:
+    page = " ".join(_page("explanation/training-memory.md").split())
+    assert f"{memory.ALLOWANCE_BYTES / 2**30:.0f} GiB for CUDA" in page
+    assert f"and {memory.FRAGMENTATION:.0%} of the activations" in page
+    assert f"by more than {nearest.TOLERANCE - 1:.0%}:" in page
+    assert f"at most {ranking.PLANS_MAX:,} of those that fit" in page
+    assert f"at least {plans.CONTEXT_TOKENS_MIN:,} tokens" in page
 
 
 def test_limits_of_a_shadow_policy() -> None:
