@@ -61,7 +61,7 @@ def plan_command(
         typer.Option(
             "--from-torchrun",
             metavar="COMMAND",
-            help="A torchrun command with arguments of Hugging Face Trainer, as one text.",
+            help="A command of torchrun, deepspeed or accelerate launch with arguments of Hugging Face Trainer, as one text.",
         ),
     ] = None,
     model: Annotated[

@@ -28,7 +28,13 @@ def read_accelerate(
     content: Mapping[str, Any], given: Given, model: Model | None = None, folder: Path | None = None
 ) -> Reading:
     """The plan of a file. ``folder``: where a relative ``deepspeed_config_file`` lies. Raises :class:`ReadError`."""
-    values, draft = Values(content), Draft(given, model)
+    draft = Draft(given, model)
+    take_accelerate(Values(content), draft, folder or Path())
+    return draft.finish()
+
+
+def take_accelerate(values: Values, draft: Draft, folder: Path) -> None:
+    """Take what the file says. What it leaves to the program stays as the draft has it."""
     kind = values.choice("distributed_type", {word: word for word in _KINDS} | {"no": "NO"}) or "NO"
     if values.flag("use_cpu"):
         raise ReadError("use_cpu", "must be false: only training on GPUs is predicted (got true)")
@@ -40,7 +46,7 @@ def read_accelerate(
     if kind == "FSDP":
         take_fsdp(values.section("fsdp_config"), draft)
     elif kind == "DEEPSPEED":
-        _deepspeed(values.section("deepspeed_config"), draft, folder or Path())
+        _deepspeed(values.section("deepspeed_config"), draft, folder)
     elif kind == "MEGATRON_LM":
         _megatron(values.section("megatron_lm_config"), draft)
     _parallelism(values.section("parallelism_config"), draft)
@@ -54,7 +60,6 @@ def read_accelerate(
     ):
         if values.section(key).content and kind != wanted:
             draft.warn(f"{key} has no effect with distributed_type {kind}")
-    return draft.finish()
 
 
 def _nodes(values: Values, draft: Draft) -> None:

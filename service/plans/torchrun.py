@@ -1,11 +1,13 @@
-"""Plans from a torchrun command with the arguments of Hugging Face Trainer: DDP, FSDP or DeepSpeed."""
+"""Plans from a command of torchrun, deepspeed or accelerate with the arguments of Hugging Face Trainer."""
 
 from pathlib import Path
+from typing import Any
 
 from policies.model.plan import Precision, Recompute
+from service.plans.accelerate import take_accelerate
 from service.plans.arguments import Arguments, arguments
 from service.plans.deepspeed import take_deepspeed
-from service.plans.files import load_json, parse_json
+from service.plans.files import load_json, load_yaml, parse_json
 from service.plans.fsdp import STRATEGIES, strategy, take_fsdp, wide_weights
 from service.plans.launcher import machines
 from service.plans.reading import Draft, Given, Model, Reading
@@ -25,6 +27,19 @@ _SEQUENCES = (
 _ADAPTERS = ("use-peft", "use-lora", "lora-r", "lora-rank", "finetuning-type", "train-type")
 """Flags that train adapters (LoRA) beside frozen weights."""
 
+_LAUNCHED = {
+    "": ("num-processes", "num-machines", "mixed-precision"),
+    "fsdp_config": (
+        "fsdp-sharding-strategy",
+        "fsdp-version",
+        "fsdp-reshard-after-forward",
+        "fsdp-activation-checkpointing",
+        "fsdp-offload-params",
+    ),
+    "deepspeed_config": ("zero-stage", "deepspeed-config-file", "offload-optimizer-device", "offload-param-device"),
+}
+"""Flags of ``accelerate launch`` by the section of its file that they replace keys of."""
+
 _FSDP_WORDS = {name.lower(): found for name, found in STRATEGIES.items()}
 DEFAULT_BATCH = 8
 """``per_device_train_batch_size`` of TrainingArguments."""
@@ -43,8 +58,12 @@ def read_torchrun(text: str, given: Given, model: Model | None = None, folder: P
     draft.set("accumulation", flags.count(name), flags.label(name))
     for name in _SEQUENCES:
         draft.set("sequence", flags.count(name), flags.label(name))
+    launched = _accelerate(flags, folder)
+    if launched is not None:
+        take_accelerate(Values(launched), draft, folder)
     _precision(flags, draft)
-    wide_weights(draft)
+    if draft.get("fp32_gradients") is None:
+        wide_weights(draft)
     if flags.flag("gradient-checkpointing"):
         draft.set("recompute", Recompute.FULL, flags.label("gradient-checkpointing"))
     if flags.text("attn-implementation") == "eager":
@@ -74,9 +93,29 @@ def _precision(flags: Arguments, draft: Draft) -> None:
     on = [name for name in ("bf16", "fp16") if flags.flag(name)]
     if len(on) > 1:
         raise ReadError(flags.label("bf16"), f"and {flags.label('fp16')} exclude each other")
-    draft.set("precision", Precision.FP32, "default of PyTorch")
+    if draft.get("precision") is None:
+        draft.set("precision", Precision.FP32, "default of PyTorch")
     for name in (*(("tf32",) if flags.flag("tf32") else ()), *on):
         draft.set("precision", Precision(name), flags.label(name))
+
+
+def _accelerate(flags: Arguments, folder: Path) -> dict[str, Any] | None:
+    """The configuration of ``accelerate launch``: its file, and over that its flags. None for another launcher."""
+    if "launch" not in flags.positional or not any(word.endswith("accelerate") for word in flags.positional):
+        return None
+    file = flags.text("config-file")
+    content = load_yaml(folder / file) if file else {}
+    for name, kind in (("use-fsdp", "FSDP"), ("use-deepspeed", "DEEPSPEED"), ("multi-gpu", "MULTI_GPU")):
+        if flags.flag(name):
+            content["distributed_type"] = kind
+    for section, names in _LAUNCHED.items():
+        said = {name.replace("-", "_"): flags.raw(name) for name in names if name in flags}
+        if section and said:
+            before = content.get(section)
+            content[section] = {**(before if isinstance(before, dict) else {}), **said}
+        else:
+            content.update(said)
+    return content
 
 
 def _fsdp(flags: Arguments, draft: Draft, folder: Path) -> None:

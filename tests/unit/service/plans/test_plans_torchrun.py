@@ -113,6 +113,37 @@ def test_adapters() -> None:
     assert reading.warnings == ("--load_in_4bit: weights are counted in the precision of the plan",)
 
 
+def test_accelerate_launch_with_its_file_and_flags(tmp_path: Path) -> None:
+    (tmp_path / "fsdp.yaml").write_text(
+        "{distributed_type: FSDP, mixed_precision: bf16, num_machines: 2, num_processes: 16,"
+        " fsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD, fsdp_activation_checkpointing: true}}"
+    )
+    command = (
+        "accelerate launch --config_file fsdp.yaml {} train.py --max_length 2048 --per_device_train_batch_size 4"
+        " --gradient_accumulation_steps 2"
+    )
+    plan = read(command.format(""), tmp_path).plan
+    assert (plan.data, plan.zero_stage, plan.shard_group, plan.global_batch) == (16, 3, 8, 128)
+    assert (plan.precision, plan.recompute, plan.sequence) == (Precision.BF16, Recompute.FULL, 2048)
+    flags = "--num_processes 32 --num_machines 4 --fsdp_sharding_strategy SHARD_GRAD_OP --mixed_precision fp16"
+    plan = read(command.format(flags), tmp_path).plan
+    assert (plan.data, plan.zero_stage, plan.shard_group, plan.precision) == (32, 2, 0, Precision.FP16)
+    alone = (
+        "python -m accelerate launch --use_deepspeed --zero_stage 3 --num_processes 8 train.py --bf16 --block_size 512"
+    )
+    assert read(alone.replace("python -m ", ""), tmp_path).plan.zero_stage == 3
+    assert refused(command.format("").replace("fsdp.yaml", "no.yaml"), tmp_path).endswith(
+        "no.yaml: No such file or directory"
+    )
+
+
+def test_the_launcher_of_deepspeed(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}))
+    command = "deepspeed --num_nodes 2 --num_gpus 4 train.py --deepspeed ds.json --per_device_train_batch_size 1"
+    plan = read(command, tmp_path).plan
+    assert (plan.data, plan.zero_stage, plan.precision, plan.fp32_gradients) == (8, 2, Precision.BF16, False)
+
+
 def test_defaults_are_those_of_torchrun_and_trainer() -> None:
     reading = read("torchrun --nproc_per_node 4 train.py --max_seq_length 2048")
     assert (reading.plan.gpus, reading.plan.micro_batch, reading.plan.precision) == (4, 8, Precision.FP32)
