@@ -26,6 +26,9 @@ CHANGES_MAX = 3
 WIDTH = 8
 """Plans of one more change that are changed further: those that need least. At most ``WIDTH`` x 40 bills a change."""
 
+PIPELINED_ZERO_STAGE_MAX = 1
+"""Megatron-LM and DeepSpeed shard no gradients and weights of a pipeline."""
+
 NEAREST_MAX = 3
 GROWTH_MAX = 10
 """Doublings of the GPUs that are tried where no plan of the given number fits."""
@@ -135,7 +138,8 @@ def _changed(shape: ModelShape, plan: TrainingPlan, gpu: GpuModel) -> Iterator[T
     if plan.tensor > 1 and not plan.sequence_parallel:
         yield replace(plan, sequence_parallel=True)
     if plan.data * plan.context > 1:
-        for stage in range(plan.zero_stage + 1, 4):
+        highest = 3 if plan.pipeline == 1 else PIPELINED_ZERO_STAGE_MAX
+        for stage in range(plan.zero_stage + 1, highest + 1):
             yield replace(plan, zero_stage=stage)
         if plan.shard_group and plan.zero_stage:
             yield replace(plan, shard_group=0)
@@ -154,9 +158,10 @@ def _changed(shape: ModelShape, plan: TrainingPlan, gpu: GpuModel) -> Iterator[T
 
 def _regrouped(shape: ModelShape, plan: TrainingPlan, gpu: GpuModel) -> Iterator[TrainingPlan]:
     """Larger tensor, pipeline and context groups, whose GPUs the replicas give up."""
+    fixed = plan.virtual_stages > 1 or plan.zero_stage > PIPELINED_ZERO_STAGE_MAX
     lists = {
         "tensor": tensor_degrees(shape, gpu.nvlink_domain),
-        "pipeline": [] if plan.virtual_stages > 1 else pipeline_degrees(shape),
+        "pipeline": [] if fixed else pipeline_degrees(shape),
         "context": context_degrees(shape, plan.sequence),
     }
     for name, larger in lists.items():
@@ -180,5 +185,5 @@ def _changes(before: TrainingPlan, after: TrainingPlan) -> str:
     for field in fields(before):
         old, new = getattr(before, field.name), getattr(after, field.name)
         if old != new:
-            said.append(f"{field.name} {old} -> {new}")
+            said.append(f"{field.name} {old} -> {new}".replace("True", "true").replace("False", "false"))
     return ", ".join(said)

@@ -34,7 +34,7 @@ def test_a_refusal_says_what_takes_how_much_and_what_fits() -> None:
     assert "gradients 29.9, optimizer 89.7, activations 68.2, logits 7.8, workspace 1.3, allowance 3.3 GiB)" in str(
         refusal
     )
-    assert "Nearest plans that fit: data 8 -> 2, tensor 1 -> 4, sequence_parallel False -> True (54.6 GiB, " in str(
+    assert "Nearest plans that fit: data 8 -> 2, tensor 1 -> 4, sequence_parallel false -> true (54.6 GiB, " in str(
         refusal
     )
 
@@ -150,3 +150,4 @@ def test_whatever_is_asked_the_nearest_plans_fit(
         assert memory_bill(shape, near.plan).fits(GPU_MODELS[gpu])
         assert near.plan.global_batch == plan.global_batch
         assert near.plan.gpus % plan.gpus == 0
+        assert near.plan.pipeline == 1 or near.plan.zero_stage <= max(1, plan.zero_stage)
