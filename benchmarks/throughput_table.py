@@ -63,15 +63,19 @@ def _whole(row: Row, key: str, default: int = 0) -> int:
 
 
 def gpu_model(row: Row) -> GpuModel:
-    """A row of ``gpus.csv``."""
+    """A row of ``gpus.csv``. A GPU without NVLink is a domain of one."""
     tera, giga = 1e12, 1e9
+    for key in ("bf16_tflops_dense", "fp32_tflops", "hbm_gb_s", "typical_nic_gbps_per_gpu"):
+        if not _number(row, key) > 0:
+            raise CannotJudge(f"its GPU has no {key}")
+    nic_bytes_s = _number(row, "typical_nic_gbps_per_gpu") / 8 * giga
     return GpuModel(
         name=row["gpu"], half_flops=_number(row, "bf16_tflops_dense") * tera,
         fp8_flops=_number(row, "fp8_tflops_dense") * tera, fp4_flops=_number(row, "fp4_tflops_dense") * tera,
         tf32_flops=_number(row, "tf32_tflops_dense") * tera, fp32_flops=_number(row, "fp32_tflops") * tera,
         memory_bytes=int(_number(row, "memory_gib") * 2**30), hbm_bytes_s=_number(row, "hbm_gb_s") * giga,
-        nvlink_bytes_s=_number(row, "nvlink_gb_s_bidir") / 2 * giga, nvlink_domain=_whole(row, "nvlink_domain", 1),
-        nic_bytes_s=_number(row, "typical_nic_gbps_per_gpu") / 8 * giga,
+        nvlink_bytes_s=_number(row, "nvlink_gb_s_bidir") / 2 * giga or nic_bytes_s,
+        nvlink_domain=max(1, _whole(row, "nvlink_domain", 1)), nic_bytes_s=nic_bytes_s,
     )  # fmt: skip
 
 

@@ -66,11 +66,21 @@ class GpuModel:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Bytes a second of one GPU in one direction: within the NVLink domain of ``domain`` GPUs, and beyond it."""
+    """Bytes a second of one GPU in one direction: within the NVLink domain of ``domain`` GPUs, and beyond it.
+
+    Raises :class:`ValueError` for a speed that is not positive or a domain of no GPU.
+    """
 
     inside_bytes_s: float
     beyond_bytes_s: float
     domain: int
+
+    def __post_init__(self) -> None:
+        for name in ("inside_bytes_s", "beyond_bytes_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0 (got {getattr(self, name)})")
+        if self.domain < 1:
+            raise ValueError(f"domain must be at least 1 (got {self.domain})")
 
     @classmethod
     def of(cls, gpu: GpuModel) -> "Links":

@@ -129,6 +129,13 @@ def test_rows_that_contradict_themselves_are_refused() -> None:
         plan(tokens_per_s_per_gpu="")
 
 
+def test_a_gpu_without_nvlink_is_a_domain_of_one_and_one_without_a_peak_is_not_judged() -> None:
+    plain = measured(ROW, MODELS, {"G1": GPU | {"nvlink_gb_s_bidir": "", "nvlink_domain": ""}})
+    assert (plain.links.inside_bytes_s, plain.links.domain) == (50e9, 1)
+    with pytest.raises(CannotJudge, match="its GPU has no hbm_gb_s"):
+        measured(ROW, MODELS, {"G1": GPU | {"hbm_gb_s": ""}})
+
+
 def test_shapes_follow_from_the_columns() -> None:
     latent = model_shape(MODEL | {"attention": "mla q_lora 1536 kv_lora 512 nope 128 rope 64 v 128"}, "moe")
     assert isinstance(latent, TransformerShape)

@@ -38,3 +38,16 @@ def test_a_ring_that_leaves_the_domain_uses_the_nics_of_its_members_there() -> N
     assert links.collective_bytes_s(2, 16) == 200e9  # four GPUs of each server
     assert links.collective_bytes_s(1, 16) == 400e9
     assert Links(100e9, 50e9, 8).collective_bytes_s(1, 16) == 100e9  # no faster than NVLink
+
+
+@pytest.mark.parametrize(
+    ("speeds", "problem"),
+    [
+        ((0.0, 1.0, 8), r"inside_bytes_s must be above 0 \(got 0.0\)"),
+        ((1.0, float("nan"), 8), r"beyond_bytes_s must be above 0 \(got nan\)"),
+        ((1.0, 1.0, 0), r"domain must be at least 1 \(got 0\)"),
+    ],
+)
+def test_links_without_a_speed_are_refused(speeds: tuple[float, float, int], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        Links(*speeds)
