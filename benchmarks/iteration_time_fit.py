@@ -27,13 +27,13 @@ Kind = TypeVar("Kind", Work, Rates)
 PRIOR = Constants(
     product_volta=0.65, product_ampere=0.72, product_hopper=0.65, product_blackwell=0.6, product_blackwell_ultra=0.68,
     fp32=0.95, fp4=0.75, convolution=0.6, attention=0.6, experts=0.6, experts_hopper=0.6, expert_width=1500.0,
-    fp8_experts=0.7, graphed_experts=1.3, memory=0.8, dense_launch_s=0.0005, expert_launch_s=0.002, held_launch_s=0.0002,
+    fp8_experts=0.7, graphed_experts=1.3, memory=0.8, dense_launch_s=0.0005, expert_launch_s=0.0025, held_launch_s=0.0003,
     tensor_exposed=0.6, expert_inside_exposed=0.6, expert_beyond_exposed=0.5, context_exposed=0.7, stage_exposed=0.3,
     data_exposed=0.3,
 )  # fmt: skip
 """Usual values: what large products reach in the makers' libraries, and what overlapping launchers leave exposed."""
 
-PRIOR_WEIGHT = 0.5
+PRIOR_WEIGHT = 1.5
 """Of a constant that is e times its usual value, in units of a row that is wrong by all of its speed."""
 
 SOFT_ERROR = 0.1

@@ -19,30 +19,30 @@ class Constants:
     nothing hides.
     """
 
-    product_volta: float = 0.653
-    product_ampere: float = 0.718
-    product_hopper: float = 0.583
-    product_blackwell: float = 0.563
-    product_blackwell_ultra: float = 0.674
-    fp32: float = 0.924
-    fp4: float = 0.774
-    convolution: float = 0.595
-    attention: float = 0.594
-    experts: float = 0.596
-    experts_hopper: float = 0.796
-    expert_width: float = 2000.0
-    fp8_experts: float = 0.778
-    graphed_experts: float = 1.27
-    memory: float = 0.74
-    dense_launch_s: float = 0.000498
-    expert_launch_s: float = 0.00239
-    held_launch_s: float = 0.000307
-    tensor_exposed: float = 0.571
-    expert_inside_exposed: float = 0.297
-    expert_beyond_exposed: float = 0.594
-    context_exposed: float = 0.727
-    stage_exposed: float = 0.279
-    data_exposed: float = 0.457
+    product_volta: float = 0.647
+    product_ampere: float = 0.711
+    product_hopper: float = 0.585
+    product_blackwell: float = 0.562
+    product_blackwell_ultra: float = 0.672
+    fp32: float = 0.927
+    fp4: float = 0.76
+    convolution: float = 0.596
+    attention: float = 0.592
+    experts: float = 0.558
+    experts_hopper: float = 0.667
+    expert_width: float = 1540.0
+    fp8_experts: float = 0.8
+    graphed_experts: float = 1.3
+    memory: float = 0.759
+    dense_launch_s: float = 0.0005
+    expert_launch_s: float = 0.00252
+    held_launch_s: float = 0.000301
+    tensor_exposed: float = 0.597
+    expert_inside_exposed: float = 0.563
+    expert_beyond_exposed: float = 0.508
+    context_exposed: float = 0.704
+    stage_exposed: float = 0.297
+    data_exposed: float = 0.308
 
     def product(self, generation: Generation) -> float:
         """Share of the peak that large matrix products reach on tensor cores."""

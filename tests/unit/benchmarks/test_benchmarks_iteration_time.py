@@ -1,6 +1,7 @@
 """The benchmark of iteration times: tables with unknown names are read, rows judged or skipped with a reason, fits work."""
 
 import csv
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -159,10 +160,11 @@ def test_the_fit_recovers_speeds_that_other_constants_made(tmp_path: Path) -> No
     """Speeds made with products a fifth slower: the fit is then far closer to them than the shipped constants."""
     made = replace(SHIPPED, product_hopper=0.8 * SHIPPED.product_hopper)
     rows = []
-    for micro in (1, 2, 4, 8):
-        row = measured(ROW | {"micro_batch": str(micro)}, MODELS, GPUS)
+    for micro, sequence, tensor in itertools.product((1, 2, 4), (2048, 4096, 8192), (1, 2, 4)):
+        columns = ROW | {"micro_batch": str(micro), "sequence": str(sequence), "tp": str(tensor)}
+        row = measured(columns, MODELS, GPUS)
         speed = row.count / iteration_time.predicted(row, made).total_s
-        rows.append(ROW | {"micro_batch": str(micro), "tokens_per_s_per_gpu": str(speed)})
+        rows.append(columns | {"tokens_per_s_per_gpu": str(speed)})
     arguments = [Path(value) for value in tables(tmp_path, rows)[1::2]]
     judged, _ = load(*arguments)
     fitted = iteration_time_fit.fit(iteration_time_fit.Rows.of(judged))
