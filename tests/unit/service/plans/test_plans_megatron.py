@@ -1,6 +1,8 @@
 """Arguments of Megatron-LM and overrides of Megatron-Bridge as plans, with defaults and sums as Megatron-LM has them."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from policies.model.plan import PipelineSchedule, Precision, Recompute, TrainingPlan
 from policies.model.shape import Attention, Experts, LatentAttention, TransformerShape
@@ -41,13 +43,13 @@ DEEPSEEK_V3 = (
 )
 
 
-def read(text: str, model: Model | None = None, **given: int) -> Reading:
-    return read_megatron(text, Given(**given), model)
+def read(text: str, model: Model | None = None, **options: int) -> Reading:
+    return read_megatron(text, Given(**options), model)
 
 
-def refused(text: str, model: Model | None = None, **given: int) -> str:
+def refused(text: str, model: Model | None = None, **options: int) -> str:
     with pytest.raises(ReadError) as caught:
-        read(text, model, **given)
+        read(text, model, **options)
     return str(caught.value)
 
 
@@ -402,6 +404,26 @@ def test_a_word_after_a_flag_without_a_value_is_not_its_value() -> None:
 def test_an_iteration_of_one_graph() -> None:
     assert not read(f"{LLAMA3_8B} --cuda-graph-impl local --cuda-graph-scope attn", gpus=1).plan.graphed
     assert read(f"{LLAMA3_8B} --cuda-graph-impl local --cuda-graph-scope full_iteration", gpus=1).plan.graphed
+
+
+@given(
+    st.sampled_from([1, 2, 4, 8, 3]),
+    st.sampled_from([1, 2, 4, 5]),
+    st.sampled_from([1, 2, 4]),
+    st.integers(1, 300),
+    st.integers(1, 6),
+)
+def test_the_gpus_of_every_plan_add_up(tensor: int, pipeline: int, context: int, gpus: int, micro: int) -> None:
+    flags = (
+        f"--tensor-model-parallel-size {tensor} --pipeline-model-parallel-size {pipeline} --context-parallel-size {context}"
+        f" --micro-batch-size {micro} --seq-length 4096"
+    )
+    if gpus % (tensor * pipeline * context):
+        assert refused(flags, gpus=gpus).startswith("gpus: must be a multiple of ")
+        return
+    plan = read(flags, gpus=gpus).plan
+    assert plan.gpus == plan.data * tensor * pipeline * context == gpus
+    assert plan.global_batch == plan.micro_batch * plan.micro_batches * plan.data == micro * plan.data
 
 
 def test_what_is_missing_is_named() -> None:
