@@ -140,6 +140,15 @@ def test_the_host_starts_the_kernels_of_each_expert_that_the_gpu_holds() -> None
     assert (done.dense_launches, done.expert_launches, done.held_launches) == (0, 48, 48 * 16)
 
 
+@pytest.mark.parametrize("flops", [15e9, 22.28e9, 40e9])
+def test_the_stand_in_keeps_what_is_known(flops: float) -> None:
+    shape = stand_in(
+        CountedShape(name="nano", kind=HYBRID, layers=26, hidden=2688, parameters=30_000_000_000, flops=flops)
+    )
+    assert (shape.layers, shape.hidden) == (26, 2688)
+    assert operations(shape, 1).training == pytest.approx(flops, rel=0.05)
+
+
 def test_a_convolutional_network_is_its_operations_and_its_activations() -> None:
     shape = CountedShape(
         name="resnet50", kind="cnn", layers=0, hidden=0, parameters=25_557_032, flops=24.6e9, activations=11_000_000
