@@ -59,7 +59,7 @@ _MULTIFACTOR = {
     "SlurmdTimeout": "3000",
     "SlurmctldTimeout": "3000",
     "KillWait": "30",
-    "SchedulerParameters": "bf_interval=30,bf_resolution=60,default_queue_depth=1000,batch_sched_delay=0",
+    "SchedulerParameters": "bf_interval=10,bf_resolution=60,default_queue_depth=1000,batch_sched_delay=0",
 }
 _PATIENCE = 4.0
 """A run may take so many times the span of its arrivals."""
