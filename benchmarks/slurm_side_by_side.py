@@ -12,8 +12,10 @@ GPUs, in namespaces of their own. The programs sleep and use no GPU (:mod:`bench
 - ``sooner_fast_slurm``: the same on the Slurm of the plain runs, with its clock and its settings.
 
 Slurm's limits are whole minutes, so in the plain runs the clock of Slurm's daemons and commands runs ten times as fast as that of
-the programs (libfaketime): six seconds of a program are a minute to Slurm, and what Slurm does every half a minute it does every
-three seconds. That favours plain Slurm over ``sooner``, whose Slurm starts a batch job up to a second after its submission.
+the programs (libfaketime): six seconds of a program are a minute to Slurm, and its main loop runs ten times a second. This
+favours plain Slurm over ``sooner``, whose Slurm starts a batch job up to a second after its submission. Backfill runs once in a
+second of the programs in all parts.
+
 A job's start and end are what its program writes down, in all parts.
 """
 
