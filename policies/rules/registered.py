@@ -47,7 +47,8 @@ def protected_until_s(rules: Sequence[PreemptionRule], costs: PreemptionCosts, j
     """When the job's present attempt may be stopped at the earliest; infinite for a job without one, or whose one is starting.
 
     An engine may take seconds to start an attempt. Stopped before that, it would have made no progress, again and again while
-    better jobs arrive. A start ends soon by itself: as a change of the job, or by the time limit of the executor. O(rules).
+    better jobs arrive. A start ends soon by itself: as a change of the job, or by the limits of the executor on the time of a
+    start and on the submits that fail. O(rules).
     """
     began_at_s = job.attempt_began_at_s
     if began_at_s is None or job.state is JobState.STARTING:

@@ -1,5 +1,6 @@
 """The cluster executor against the contracts, over an engine that runs real node programs on this machine."""
 
+import errno
 import fcntl
 import os
 import re
@@ -20,8 +21,10 @@ from service.engine.ports import AttemptStatus, ExecutorUnavailable
 from service.executors import fencing
 from service.executors import folder as names
 from service.executors.cluster import attempt as attempt_module
+from service.executors.cluster import calls as calls_module
 from service.executors.cluster import folder as shared
 from service.executors.cluster.driver import EngineJobState, NodeState
+from service.executors.cluster.shared import AttemptFolder, LaunchRecord
 from tests.cluster_engine import ProcessEngine, processes_of
 from tests.cluster_house import GRACE_S, ClusterBench, ClusterHouse, LeasedClusterBench, process_house
 from tests.conformance.cluster_suite import ClusterFaultsContract
@@ -154,6 +157,41 @@ class TestFaultsThatNoRealEngineCanBeGiven:
         assert (end.kind, end.reason, end.server) == (ReportKind.LOST, Reason.NODE_LOST, 0), "it uses up no retry"
         assert "has not started it for 0.5 s" in end.detail
         assert engine.states("1.1") == [EngineJobState.ENDED]
+
+    def test_an_engine_that_takes_no_submission_frees_the_gpus(
+        self, house: ClusterHouse, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(calls_module, "_PAUSE_MAX_S", 0.01)
+        house.faults.next("submit", *[Fault.TIMES_OUT] * calls_module.TRIES_MAX)
+        house.executor.send([launch(house.command_of_runs())])
+        end = house.wait_end()
+        assert (end.kind, end.reason, end.server) == (ReportKind.LOST, Reason.NODE_LOST, 0), "it uses up no retry"
+        assert end.detail == "10 submits in a row failed; the last: may not have been submitted: submit timed out"
+        assert (house.runs(), house.faults.effects["submit"]) == (0, 0)
+
+    def test_a_few_submits_that_fail_end_no_attempt(self, house: ClusterHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(calls_module, "_PAUSE_MAX_S", 0.01)
+        house.faults.next("submit", *[Fault.TIMES_OUT] * (calls_module.TRIES_MAX - 1))
+        assert (house.run(house.command_of_runs()).exit_code, house.runs()) == (0, 1)
+
+    @pytest.mark.parametrize(("fault", "reason"), [(errno.EDQUOT, Reason.DISK_FULL), (errno.EIO, Reason.LAUNCH_FAILED)])
+    def test_a_submission_that_cannot_be_noted_frees_the_gpus(
+        self, house: ClusterHouse, monkeypatch: pytest.MonkeyPatch, fault: int, reason: Reason
+    ) -> None:
+        real = AttemptFolder.write_launch
+
+        def write(folder: AttemptFolder, record: LaunchRecord) -> None:
+            if record.submissions:
+                raise OSError(fault, os.strerror(fault))
+            real(folder, record)
+
+        monkeypatch.setattr(AttemptFolder, "write_launch", write)
+        monkeypatch.setattr(calls_module, "_PAUSE_MAX_S", 0.01)
+        house.executor.send([launch(house.command_of_runs())])
+        end = house.wait_end()
+        assert (end.kind, end.reason) == (ReportKind.LAUNCH_FAILED, reason)
+        assert os.strerror(fault) in end.detail
+        assert (house.runs(), house.faults.effects["submit"]) == (0, 0)
 
     def test_a_folder_that_hangs_blinds_no_other_attempt(
         self, house: ClusterHouse, monkeypatch: pytest.MonkeyPatch

@@ -9,10 +9,13 @@ from service.engine.crash_points import CrashPoint, reached
 from service.executors.cluster.attempt import ClusterAttempt
 from service.executors.cluster.driver import EngineDriver, EngineRefused, EngineUnavailable, NodeLaunch
 from service.executors.cluster.shared import LaunchRecord
+from service.executors.files import is_disk_full
 from service.runtime.accounts import NoAccount
 
 logger = logging.getLogger(__name__)
 
+TRIES_MAX = 10
+"""Submits that may fail in a row, in about two minutes. Then the attempt is given up: it holds its GPUs until then."""
 _FIRST_PAUSE_S = 0.5
 _PAUSE_MAX_S = 30.0
 _ANSWER_S = 0.1
@@ -81,7 +84,8 @@ class EngineCalls:
             self._refuse(attempt, str(refusal))
             return None
         except OSError as error:
-            return self._put_off(attempt, f"cannot be submitted: {error}")
+            reason = Reason.DISK_FULL if is_disk_full(error) else Reason.LAUNCH_FAILED
+            return self._try_again(attempt, reason, f"cannot be submitted: {error}")
         attempt.record = tried
         try:
             engine_id = self._driver.submit(node_launch)
@@ -92,9 +96,12 @@ class EngineCalls:
         except Exception as error:
             # It may have had an effect, now or later.
             attempt.submissions.note_uncertain(self._elapsed_s())
-            if not isinstance(error, EngineUnavailable):
+            away = isinstance(error, EngineUnavailable)
+            if not away:
                 logger.exception("the engine's driver failed")
-            return self._put_off(attempt, f"may not have been submitted: {error}")
+            # An engine that takes no submission is no fault of the job, and uses up no retry.
+            reason = Reason.NODE_LOST if away else Reason.LAUNCH_FAILED
+            return self._try_again(attempt, reason, f"may not have been submitted: {error}")
         reached(CrashPoint.SPAWNED)
         attempt.submissions.add(engine_id, self._elapsed_s())
         attempt.to_submit = False
@@ -109,8 +116,16 @@ class EngineCalls:
         attempt.around.ask()
         return None
 
-    def _refuse(self, attempt: ClusterAttempt, detail: str) -> None:
-        attempt.failure = (Reason.LAUNCH_FAILED, detail)
+    def _try_again(self, attempt: ClusterAttempt, reason: Reason, what: str) -> float | None:
+        """After a submit that failed: the seconds until the next one, or None if it was the last one."""
+        pause_s = self._put_off(attempt, what)
+        if attempt.tries < TRIES_MAX:
+            return pause_s
+        self._refuse(attempt, f"{attempt.tries} submits in a row failed; the last: {what}", reason)
+        return None
+
+    def _refuse(self, attempt: ClusterAttempt, detail: str, reason: Reason = Reason.LAUNCH_FAILED) -> None:
+        attempt.failure = (reason, detail)
         attempt.to_submit = False
 
     def _put_off(self, attempt: ClusterAttempt, what: str) -> float:
