@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from policies.model.ids import AttemptId
+from service.executors.cluster.attempt import START_S
 from service.executors.cluster.driver import (
     EngineDriver,
     EngineEnd,
@@ -42,6 +43,8 @@ _IDLE_S = 5.0
 _AGAIN_S = 60.0
 _PENDING_S_MAX = 600.0
 """A server may be busy. Its check is given up after this time, and tried again later."""
+_RUNNING_S_MAX = START_S
+"""A check takes about a second after the engine's prologs. Where it takes longer than this, no attempt would start in time."""
 _VISIBLE_S = 5.0
 """Longest time until a file that was written on a server is seen here."""
 
@@ -51,6 +54,7 @@ class _Submission:
     attempt: AttemptId
     id: str
     since_s: float
+    begun_s: float | None = None
     ended_s: float | None = None
 
 
@@ -170,9 +174,21 @@ class NodeChecks:
                 self._note(server, [f"the check of the server left no answer in the shared folder{why}"])
             else:
                 del self._waiting[server]
-        elif job is not None and job.state is EngineJobState.PENDING and now_s - submission.since_s >= _PENDING_S_MAX:
+        elif job is not None and not over:
+            self._hold_to_times(server, submission, job.state is EngineJobState.PENDING)
+
+    def _hold_to_times(self, server: str, submission: _Submission, pending: bool) -> None:
+        now_s = self._elapsed_s()
+        if pending:
+            submission.begun_s = None
+            if now_s - submission.since_s >= _PENDING_S_MAX:
+                self._driver.cancel([submission.id])
+                del self._waiting[server]
+        elif submission.begun_s is None:
+            submission.begun_s = now_s
+        elif now_s - submission.begun_s >= _RUNNING_S_MAX:
             self._driver.cancel([submission.id])
-            del self._waiting[server]
+            self._note(server, [f"the check of the server did not end within {_RUNNING_S_MAX:g} s"])
 
     def _note(self, server: str, problems: Sequence[str]) -> None:
         del self._waiting[server]

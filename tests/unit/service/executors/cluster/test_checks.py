@@ -10,7 +10,7 @@ import pytest
 from service.engine.events import ReportKind
 from service.executors.cluster import checks as module
 from service.executors.cluster.checks import NodeChecks
-from service.executors.cluster.driver import NodeState
+from service.executors.cluster.driver import EngineJobState, NodeState
 from service.executors.cluster.runtime import CHECKS, check_program, install_runtime
 from tests.cluster_engine import NODES, ProcessEngine
 from tests.cluster_house import process_house
@@ -201,6 +201,35 @@ def test_a_busy_server_is_not_waited_for_for_ever(checked: Checked, engine: Proc
     checked.now_s += 1000.0
     checked.finish()
     assert all(job.end is not None and job.end.value == "cancelled" for job in engine.jobs())
+
+
+def test_a_check_that_hangs_drains_its_server_and_is_cancelled(
+    checked: Checked, engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = (sys.executable, "-c", "import signal; signal.pause()")
+    with monkeypatch.context() as once:
+        once.setattr(checked.checks, "_program", lambda check: hangs)
+        checked.checks.step()
+    checked.now_s += 119.0
+    checked.checks.step()
+    assert checked.unchecked() == set(NODES), "it may still end"
+    checked.now_s += 2.0
+    checked.checks.step()
+    assert checked.drained() == dict.fromkeys(NODES, "the check of the server did not end within 120 s")
+    wait_for(lambda: {job.state for job in engine.jobs()} == {EngineJobState.ENDED}, "the checks to be cancelled")
+    checked.now_s += 100.0
+    checked.finish()
+    assert (checked.drained(), checked.unchecked()) == ({}, set()), "a later check passes"
+
+
+def test_the_time_of_a_check_begins_when_it_runs(checked: Checked, engine: ProcessEngine) -> None:
+    engine.nodes = dict.fromkeys(NODES, NodeState.DRAINED)
+    checked.checks.step()
+    checked.now_s += 300.0
+    checked.checks.step()
+    engine.nodes = dict.fromkeys(NODES, NodeState.UP)
+    checked.finish()
+    assert (checked.drained(), checked.unchecked()) == ({}, set())
 
 
 def test_the_executor_reports_a_server_with_a_problem(tmp_path: Path, engine: ProcessEngine) -> None:
