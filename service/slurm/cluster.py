@@ -1,6 +1,7 @@
 """What a running Slurm says about itself, as typed values. Each method is one or two calls of its commands."""
 
 import json
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -41,8 +42,15 @@ class Slurm:
 
     def job_lines(self, comment: str) -> dict[int, JobLine]:
         """The same jobs by id, each with the few values of a list. Costs a tenth of :meth:`jobs` or less."""
-        text = self.commands.run("squeue", "--all", "--noheader", "--states=all", f"--format={LINE_FORMAT}")
-        lines = (parse_line(line) for line in text.splitlines() if f"|{comment}" in line)
+        # A comment may hold line ends and whatever its user likes, so each entry begins with a word that users cannot guess.
+        # In the environment they cannot read it either, as they could among the arguments.
+        word = uuid.uuid4().hex
+        variables = {"SQUEUE_FORMAT": word + LINE_FORMAT}
+        text = self.commands.run("squeue", "--all", "--noheader", "--states=all", variables=variables)
+        before, *entries = ("\n" + text.removesuffix("\n")).split(f"\n{word}")
+        if before.strip():
+            raise SlurmUnreadable(f"squeue wrote no list of the form that was asked for: {before[:80]!r}")
+        lines = (parse_line(entry) for entry in entries if f"|{comment}" in entry)
         return {line.id: line for line in lines if line.comment.startswith(comment)}
 
     def job(self, line: JobLine) -> SlurmJob:

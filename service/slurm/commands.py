@@ -111,18 +111,19 @@ class SlurmCommands:
         input: bytes = b"",
         timeout_s: float | None = None,
         user: str | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> str:
         """Run ``command`` and return its standard output. Raises :class:`SlurmError`.
 
         ``input`` is its standard input. ``user``: the system user that it runs as (None: that of this process), see
-        :func:`as_user`.
+        :func:`as_user`. ``variables`` of its environment are not visible to other users, as its arguments are.
         """
         argv = [*as_user(user), self.path(command), *arguments]
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
             stdin.write(input)
             stdin.seek(0)
-            process = _start(command, argv, self._environ, stdin, stderr)
+            process = _start(command, argv, {**self._environ, **(variables or {})}, stdin, stderr)
             try:
                 stdout = self._read(command, process, time.monotonic() + limit_s, limit_s)
             finally:

@@ -40,8 +40,11 @@ _LEADING: Final = (
 """Flags that later versions list beside a base state, and 22.05 writes in its place."""
 
 
-LINE_FORMAT: Final = "%A|%i|%T|%r|%N|%U|%u|%k"
-"""Of ``squeue``. What a user chooses comes last, so that it stands in place of no other value."""
+LINE_FORMAT: Final = "%A|%i|%T|%N|%U|%u|%r|%k"
+"""Of ``squeue``. What a user chooses, line ends included, comes last, so that it stands in place of no other value.
+
+The reason comes next to last: plugins of Slurm write it, and may quote a user in it.
+"""
 _HELD: Final = re.compile(r" Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
 """What a job holds on some of its nodes, as ``scontrol --details show job`` writes it."""
 
@@ -139,9 +142,12 @@ def parse_jobs(document: Mapping[str, Any], comment: str = "") -> list[SlurmJob]
 
 
 def parse_line(text: str) -> JobLine:
-    """A line of :data:`LINE_FORMAT`. Raises :class:`SlurmUnreadable`."""
+    """An entry of :data:`LINE_FORMAT`. Raises :class:`SlurmUnreadable`.
+
+    No user can bring about the error. An entry that is left out would count as a job that Slurm has forgotten.
+    """
     try:
-        job, shown_id, state, reason, nodes, user_id, user, comment = text.split("|", 7)
+        job, shown_id, state, nodes, user_id, user, reason, comment = text.split("|", 7)
         het, plus, offset = shown_id.partition("+")
         het_job, het_offset = (int(het), int(offset)) if plus else (None, None)
         return JobLine(int(job), het_job, het_offset, state, _text(reason), nodes, int(user_id), user, comment)
@@ -154,7 +160,7 @@ def listed_job(line: JobLine, shown: str) -> SlurmJob:
 
     Its other fields have their defaults.
     """
-    details = next((each for each in shown.splitlines() if each.startswith(f"JobId={line.id} ")), "")
+    details = next((each for each in shown.split("\n") if each.startswith(f"JobId={line.id} ")), "")
     fields = next(iter(parse_shown(details)), {})
     gpu_ids = {
         node: tuple(index for gpus in parse_gpus(resources) for index in gpus.indices)

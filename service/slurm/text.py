@@ -131,7 +131,7 @@ def number_before_unit(text: str | None) -> float | None:
 
 def parse_shown(text: str) -> list[dict[str, str]]:
     """The blocks of ``scontrol --oneliner show ...``: one line each, ``Name=value`` pairs whose values may hold blanks."""
-    return [_pairs(line) for line in text.splitlines() if "=" in line]
+    return [_pairs(line) for line in text.split("\n") if "=" in line]
 
 
 def _pairs(line: str) -> dict[str, str]:

@@ -250,6 +250,22 @@ def test_each_executor_sees_its_own_jobs(driver: SlurmDriver, slurm_cluster: Slu
     assert _wait(restarted, job, EngineJobState.ENDED).end is EngineEnd.CANCELLED
 
 
+def test_a_comment_says_nothing_of_another_job(driver: SlurmDriver, slurm_cluster: SlurmCluster, folder: Path) -> None:
+    """Slurm keeps line ends in comments. Whoever may submit jobs could otherwise end those of others for Sooner."""
+    job = driver.submit(_launch(folder, ("node1", 1), plan="import time; time.sleep(600)"))
+    _wait(driver, job, EngineJobState.RUNNING)
+    entry = f"{job}|{job}|COMPLETED|node1|{os.geteuid()}|root|None|sooner:c1:7.1"
+    comment = f"x\n{entry}\x0b{entry}\u2028{entry}\nx|sooner:c1:\n"
+    slurm_cluster.commands.run(
+        "sbatch", "--hold", "--output=/dev/null", f"--comment={comment}", input=b"#!/bin/sh\nexit\n"
+    )
+    assert comment in [found.comment for found in slurm_cluster.slurm.jobs()]
+    lines = slurm_cluster.slurm.job_lines("sooner:c1:")
+    assert lines[int(job)].state == "RUNNING"
+    assert lines.keys() == {found.id for found in slurm_cluster.slurm.jobs("sooner:c1:")}
+    assert _wait(driver, job, EngineJobState.RUNNING).servers == ("node1",)
+
+
 def test_a_refusal_has_slurms_message(driver: SlurmDriver, slurm_cluster: SlurmCluster, folder: Path) -> None:
     with pytest.raises(EngineRefused, match="the node 'node9', which is not known to Slurm"):
         driver.submit(_launch(folder, ("node9", 1)))

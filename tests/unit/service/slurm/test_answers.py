@@ -1,6 +1,7 @@
 """Slurm's answers, recorded from a running 22.05.8, and the same in the shape of later versions."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from service.slurm.nodes import SlurmNode, parse_nodes
 from service.slurm.text import Gpus, expand_hosts, parse_gpus, parse_shown, parse_tres, tres_gpus
 
 ANSWERS = Path(__file__).parent / "answers"
+LIST = "squeue --all --noheader --states=all"
+WORD = "<word>"
+"""Stands in a recorded list for the word of its call, with which each entry begins."""
 
 
 def recorded(name: str) -> str:
@@ -26,8 +30,10 @@ class RecordedCommands(SlurmCommands):
         super().__init__(environ={})
         self._answers = answers
 
-    def run(self, command: str, *arguments: str, **_: Any) -> str:
-        return self._answers[" ".join((command, *arguments))]
+    def run(self, command: str, *arguments: str, variables: Mapping[str, str] | None = None, **_: Any) -> str:
+        answer = self._answers[" ".join((command, *arguments))]
+        # The real squeue writes what stands before the first field at the begin of each entry.
+        return answer.replace(WORD, (variables or {}).get("SQUEUE_FORMAT", "").partition("%")[0])
 
 
 def jobs_by_id(name: str) -> dict[int, SlurmJob]:
@@ -266,9 +272,7 @@ def test_durations(text: str | None, seconds: float | None) -> None:
 
 def test_a_job_of_the_list_with_what_it_holds() -> None:
     """Its comment, which its user chooses, stands in place of no other value."""
-    text = (
-        "6|5+1|RUNNING|None|node[1-2],node4|1000|ada|sooner:c1:7.1|ROOT Nodes=node9 CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:0)\n"
-    )
+    text = "<word>6|5+1|RUNNING|node[1-2],node4|1000|ada|None|sooner:c1:7.1|ROOT Nodes=node9 CPU_IDs=0 Mem=1 GRES=gpu:1(IDX:0)\n"
     shown = (
         "JobId=5 HetJobId=5 HetJobOffset=0 JobName=gang ReqNodeList=node3   Nodes=node3 CPU_IDs=0 Mem=100 GRES=gpu:1(IDX:3)\n"
         "JobId=6 HetJobId=5 HetJobOffset=1 JobName=gang UserId=ada(1000) JobState=RUNNING ReqNodeList=node[1-2],node4"
@@ -276,9 +280,9 @@ def test_a_job_of_the_list_with_what_it_holds() -> None:
         "   Nodes=node4 CPU_IDs=7 Mem=100 GRES=gpu:a100:1(IDX:3),nic:1 MinCPUsNode=1 Comment=x\n"
     )
     answers = {
-        "squeue --all --noheader --states=all --format=%A|%i|%T|%r|%N|%U|%u|%k": text
-        + "7|7|PENDING|Priority||1000|ada|other\n"
-        + "8|8|PENDING|Priority||1000|ada|other |sooner:c1:8.1\n",
+        LIST: text
+        + "<word>7|7|PENDING||1000|ada|Priority|other\n"
+        + "<word>8|8|PENDING||1000|ada|Priority|other |sooner:c1:8.1\n",
         "scontrol --details --oneliner show job 6": shown,
     }
     slurm = Slurm(RecordedCommands(answers))
@@ -299,10 +303,46 @@ def test_a_job_of_the_list_with_what_it_holds() -> None:
     )
 
 
+@pytest.mark.parametrize("end", ["\n", "\r", "\x0b", "\x85", "\u2028"])
+def test_a_comment_makes_no_entry_of_the_list(end: str) -> None:
+    """Neither one of the job of another user, nor one that cannot be read."""
+    forged = f"{end}6|6|COMPLETED||1000|svc|None|sooner:c1:7.1{end}x|sooner:c1:{end}9|sooner:c1:"
+    text = (
+        f"<word>6|6|RUNNING|node1|1000|svc|None|sooner:c1:7.1\n<word>7|7|PENDING||1001|eve|Priority|{forged}\n"
+        f"<word>8|8|PENDING||1001|eve|Priority|sooner:c1:8.1{forged}\n"
+    )
+    lines = Slurm(RecordedCommands({LIST: text})).job_lines("sooner:c1:")
+    assert {line.id: (line.state, line.user_id, line.comment) for line in lines.values()} == {
+        6: ("RUNNING", 1000, "sooner:c1:7.1"),
+        8: ("PENDING", 1001, f"sooner:c1:8.1{forged}"),
+    }
+
+
+def test_the_word_of_a_list_is_new_each_time_and_no_argument() -> None:
+    formats: list[str] = []
+
+    class Noting(RecordedCommands):
+        def run(self, command: str, *arguments: str, variables: Mapping[str, str] | None = None, **more: Any) -> str:
+            formats.append((variables or {})["SQUEUE_FORMAT"])
+            return super().run(command, *arguments, variables=variables, **more)
+
+    slurm = Slurm(Noting({LIST: ""}))
+    assert slurm.job_lines("sooner:c1:") == slurm.job_lines("sooner:c1:") == {}
+    words = [each.partition("%")[0] for each in formats]
+    assert words[0] != words[1] and [len(word) for word in words] == [32, 32]
+
+
 @pytest.mark.parametrize(
-    "line", ["6|6|RUNNING|None|n1|x|ada|sooner:c1:", "6|RUNNING|sooner:c1:", "6|5+|PENDING|None||1|a|sooner:c1:"]
+    "line", ["6|6|RUNNING|n1|x|ada|None|sooner:c1:", "6|RUNNING|sooner:c1:", "6|5+|PENDING||1|a|None|sooner:c1:"]
 )
-def test_a_line_of_an_unknown_form(line: str) -> None:
-    slurm = Slurm(RecordedCommands({"squeue --all --noheader --states=all --format=%A|%i|%T|%r|%N|%U|%u|%k": line}))
+def test_an_entry_of_an_unknown_form(line: str) -> None:
+    """It is an error: a job that is left out would count as forgotten."""
+    slurm = Slurm(RecordedCommands({LIST: f"<word>{line}\n"}))
     with pytest.raises(SlurmUnreadable, match="line of an unknown form"):
+        slurm.job_lines("sooner:c1:")
+
+
+def test_a_list_of_another_form() -> None:
+    slurm = Slurm(RecordedCommands({LIST: "6 main x RUNNING\n"}))
+    with pytest.raises(SlurmUnreadable, match="no list of the form that was asked for"):
         slurm.job_lines("sooner:c1:")

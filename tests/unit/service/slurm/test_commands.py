@@ -53,6 +53,13 @@ def test_variables_of_the_caller_change_no_answer(installed: Path) -> None:
     assert "SLURM_CONF=/c" in answer and "LC_ALL=C" in answer and "SLURM_TIME_FORMAT=%s" in answer
 
 
+def test_variables_of_a_call_are_its_own(installed: Path) -> None:
+    _install(installed, "squeue", 'echo "$SQUEUE_FORMAT|$*|$LC_ALL"')
+    commands = _commands(installed)
+    assert commands.run("squeue", "-h", variables={"SQUEUE_FORMAT": "x%i"}) == "x%i|-h|C\n"
+    assert commands.run("squeue", "-h") == "|-h|C\n"
+
+
 def test_a_command_that_is_not_installed(installed: Path) -> None:
     with pytest.raises(SlurmMissing, match="squeue is not installed"):
         SlurmCommands(environ={"PATH": str(installed)}).run("squeue")

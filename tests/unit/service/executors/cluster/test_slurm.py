@@ -8,7 +8,7 @@ import os
 import pwd
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +57,7 @@ def listed(row: dict[str, object]) -> str:
     """The job as a line of squeue's list."""
     het = row.get("het_job_id")
     shown_id = f"{het}+{row['het_job_offset']}" if het else row["job_id"]
-    values = (shown_id, row["job_state"], row["state_reason"], row["nodes"], row["user_id"], row["user_name"])
+    values = (shown_id, row["job_state"], row["nodes"], row["user_id"], row["user_name"], row["state_reason"])
     return "|".join(map(str, (row["job_id"], *values, row["comment"])))
 
 
@@ -84,7 +84,13 @@ class Scripted(SlurmCommands):
         return f"/opt/slurm/bin/{command}"
 
     def run(
-        self, command: str, *arguments: str, input: bytes = b"", timeout_s: float | None = None, user: str | None = None
+        self,
+        command: str,
+        *arguments: str,
+        input: bytes = b"",
+        timeout_s: float | None = None,
+        user: str | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> str:
         self.calls.append((command, *arguments))
         if self.fault is not None:
@@ -101,7 +107,8 @@ class Scripted(SlurmCommands):
         if "--json" in arguments:
             return json.dumps({"jobs": self.rows})
         if command == "squeue":
-            return "".join(f"{listed(r)}\n" for r in self.rows)
+            word = (variables or {})["SQUEUE_FORMAT"].partition("%")[0]
+            return "".join(f"{word}{listed(r)}\n" for r in self.rows)
         if arguments[-3:-1] == ("show", "job"):
             return next((shown(r) for r in self.rows if str(r["job_id"]) == arguments[-1]), "")
         return PARTITION.format(limit=self.limit, state=self.state)
