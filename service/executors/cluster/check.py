@@ -1,8 +1,8 @@
 """The check of one node, as a program: whether attempts can run there. Any Python from 3.6 on starts it.
 
 Run as ``python3 -I -S check.py FOLDER`` with ``SOONER_NODE`` (else ``SLURMD_NODENAME``) in its environment. It compares the
-``nonce`` in the folder with that on its standard input, and writes what is wrong into ``FOLDER/<node>.json``. Exit codes: 0 if
-nothing is wrong, 1 if something is. The same sentences go to standard error. It imports nothing of the service.
+``nonce`` in the folder with that on its standard input, and writes what is wrong into the file ``answer`` of the folder. Exit
+codes: 0 if nothing is wrong, 1 if something is. The same sentences go to standard error. It imports nothing of the service.
 """
 
 import errno
@@ -85,9 +85,9 @@ def main() -> int:
         sys.stderr.write(f"sooner: {problem}\n")
     draft = folder / f".{os.urandom(4).hex()}"
     try:
-        draft.write_text(json.dumps({"problems": found}))
+        draft.write_text(json.dumps({"node": node, "problems": found}))
         draft.chmod(0o644)
-        draft.rename(folder / f"{node}.json")
+        draft.rename(folder / request["answer"])
     except OSError as error:
         sys.stderr.write(f"sooner: the result cannot be written: {error}\n")
         return 1

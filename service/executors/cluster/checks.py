@@ -28,7 +28,7 @@ from service.executors.cluster.driver import (
     NodeShare,
     NodeState,
 )
-from service.executors.cluster.runtime import Check, begin_check, end_check, forget_answer, read_check
+from service.executors.cluster.runtime import Check, CheckRequest, begin_check, end_check, request_check, take_answer
 from service.runtime.untrusted import PRIVATE_FOLDER, open_below
 
 logger = logging.getLogger(__name__)
@@ -52,6 +52,7 @@ _VISIBLE_S = 5.0
 @dataclass(slots=True)
 class _Submission:
     attempt: AttemptId
+    request: CheckRequest
     id: str
     since_s: float
     begun_s: float | None = None
@@ -135,14 +136,14 @@ class NodeChecks:
         for server in sorted(due):
             if self._check is None:
                 self._check = begin_check(self._shared_dir)
-            forget_answer(self._shared_dir, self._check, server)
+            request = request_check(self._check, server)
             attempt = AttemptId(f"0.{secrets.randbelow(10**9)}")
             program = self._program(self._check)
             self._due_s[server] = now_s + _AGAIN_S
             # It is known before the engine has it, so that it is not taken for what another service has left.
-            self._waiting[server] = _Submission(attempt, "", now_s)
+            self._waiting[server] = _Submission(attempt, request, "", now_s)
             try:
-                launch = NodeLaunch(attempt, (NodeShare(server, 1),), program, self._check.plan)
+                launch = NodeLaunch(attempt, (NodeShare(server, 1),), program, request.plan)
                 self._waiting[server].id = self._driver.submit(launch)
             except EngineRefused as refusal:
                 # What the engine refuses says nothing of the server, and jobs that it takes may run there.
@@ -156,8 +157,9 @@ class NodeChecks:
                 raise
 
     def _read_answers(self) -> None:
-        for server in list(self._waiting):
-            if self._check is not None and (answer := read_check(self._shared_dir, self._check, server)) is not None:
+        for server, submission in list(self._waiting.items()):
+            assert self._check is not None
+            if (answer := take_answer(self._shared_dir, self._check, submission.request)) is not None:
                 self._note(server, answer)
 
     def _look(self, server: str, submission: _Submission, job: EngineJob | None) -> None:

@@ -46,9 +46,19 @@ _ISOLATED = ("-I", "-S")
 
 
 class Check(NamedTuple):
-    """A check that the engine runs once on each server: ``plan`` is the standard input of :func:`check_program`."""
+    """A check of servers, in a folder of its own."""
 
     nonce: str
+
+
+class CheckRequest(NamedTuple):
+    """The check of one server, once. ``plan``: the standard input of :func:`check_program`, which is kept from other users.
+
+    ``answer``: the name of the file with the answer. Other users cannot learn it before the file exists, so they cannot write it.
+    """
+
+    server: str
+    answer: str
     plan: bytes
 
 
@@ -82,26 +92,37 @@ def check_program(node_python: str, shared_dir_on_nodes: Path, digest: str, chec
 
 
 def begin_check(shared_dir: Path) -> Check:
-    """Prepare a check of all servers: a folder with a file that only the servers that share it can read. Raises OSError."""
+    """Prepare a check of all servers: a folder with a file that only the servers that share it can read. Raises OSError.
+
+    The programs may run as other users, so any user may write into the folder, and none can list it.
+    """
     nonce = secrets.token_hex(8)
     folder = shared_dir / CHECKS / nonce
     folder.mkdir(parents=True)
-    folder.chmod(0o1777)  # the programs may run as other users
+    folder.chmod(0o1733)
     (folder / "nonce").write_text(nonce)
     (folder / "nonce").chmod(0o644)
     sync_folder(folder)
-    return Check(nonce, json.dumps({"nonce": nonce, "at_s": time.time()}).encode())
+    return Check(nonce)
 
 
-def read_check(shared_dir: Path, check: Check, server: str) -> list[str] | None:
-    """What is wrong on a server, one sentence each; None while there is no answer from it."""
-    found = (read_json(shared_dir / CHECKS / check.nonce / f"{server}.json") or {}).get("problems")
-    return [str(problem) for problem in found] if isinstance(found, list) else None
+def request_check(check: Check, server: str) -> CheckRequest:
+    """What one server is asked."""
+    answer = secrets.token_hex(16)
+    plan = {"nonce": check.nonce, "at_s": time.time(), "answer": answer}
+    return CheckRequest(server, answer, json.dumps(plan).encode())
 
 
-def forget_answer(shared_dir: Path, check: Check, server: str) -> None:
-    """Delete the answer of a server, before it is checked again. Raises OSError."""
-    (shared_dir / CHECKS / check.nonce / f"{server}.json").unlink(missing_ok=True)
+def take_answer(shared_dir: Path, check: Check, request: CheckRequest) -> list[str] | None:
+    """What is wrong on the server that was asked, one sentence each; None while there is no answer from it. It is deleted."""
+    path = shared_dir / CHECKS / check.nonce / request.answer
+    answer = read_json(path) or {}
+    found = answer.get("problems")
+    if not isinstance(found, list) or answer.get("node") != request.server:
+        return None
+    with contextlib.suppress(OSError):
+        path.unlink()
+    return [str(problem) for problem in found]
 
 
 def end_check(shared_dir: Path, check: Check) -> None:

@@ -232,6 +232,21 @@ def test_the_time_of_a_check_begins_when_it_runs(checked: Checked, engine: Proce
     assert (checked.drained(), checked.unchecked()) == ({}, set())
 
 
+def test_what_another_user_writes_into_the_folder_of_a_check_is_no_answer(
+    checked: Checked, engine: ProcessEngine
+) -> None:
+    engine.nodes = dict.fromkeys(NODES, NodeState.DRAINED)  # the checks wait in the engine
+    checked.checks.step()
+    (folder,) = (checked.folder / CHECKS).iterdir()
+    (folder / "node1.json").write_text('{"problems": ["forged"]}')
+    (folder / "node2.json").write_text('{"problems": []}')
+    checked.checks.step()
+    engine.nodes = dict.fromkeys(NODES, NodeState.UP)
+    assert (checked.drained(), checked.unchecked()) == ({}, set(NODES))
+    checked.finish()
+    assert (checked.drained(), checked.unchecked()) == ({}, set())
+
+
 def test_the_executor_reports_a_server_with_a_problem(tmp_path: Path, engine: ProcessEngine) -> None:
     folder, mounted = tmp_path / "shared", tmp_path / "mounted"
     house = process_house(folder, engine, checks_servers=True, shared_dir_on_nodes=mounted)
@@ -240,10 +255,11 @@ def test_the_executor_reports_a_server_with_a_problem(tmp_path: Path, engine: Pr
         assert report.detail.startswith("the check of the server left no answer")
         mounted.symlink_to(folder)
         # A restarted service checks all servers again, and runs jobs as ever.
+        former = set((folder / CHECKS).iterdir())
         house.restart()
         house.executor.send([launch(python("print('ran')"))])
         assert house.wait_end().exit_code == 0
-        wait_for(lambda: not list((folder / CHECKS).glob("*/node1.json")), "the checks to end")
+        wait_for(lambda: set((folder / CHECKS).iterdir()) == former, "the checks to end")
     finally:
         house.close()
 

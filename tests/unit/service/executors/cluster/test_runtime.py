@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import threading
@@ -18,12 +19,14 @@ from service.executors.cluster.runtime import (
     MODULES,
     PROGRAM,
     RUNTIME,
+    CheckRequest,
     begin_check,
     check_program,
     end_check,
     install_runtime,
     node_program,
-    read_check,
+    request_check,
+    take_answer,
 )
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
@@ -132,51 +135,74 @@ class TestInstall:
 
 class TestCheck:
     @staticmethod
-    def run(shared_dir: Path, mounted: Path, check: runtime.Check, node: str = "node1") -> tuple[int, str]:
+    def run(mounted: Path, check: runtime.Check, request: CheckRequest, node: str = "node1") -> tuple[int, str]:
         arguments = check_program(sys.executable, mounted, install_runtime(mounted), check)
         environ = {"SOONER_NODE": node}
-        done = subprocess.run(arguments, input=check.plan, capture_output=True, env=environ)
+        done = subprocess.run(arguments, input=request.plan, capture_output=True, env=environ)
         return done.returncode, done.stderr.decode()
 
     def test_a_node_that_is_fine(self, tmp_path: Path) -> None:
         check = begin_check(tmp_path)
-        assert read_check(tmp_path, check, "node1") is None
-        assert self.run(tmp_path, tmp_path, check) == (0, "")
-        assert read_check(tmp_path, check, "node1") == []
-        assert read_check(tmp_path, check, "node2") is None
+        request, other = request_check(check, "node1"), request_check(check, "node2")
+        assert take_answer(tmp_path, check, request) is None
+        assert self.run(tmp_path, check, request) == (0, "")
         folder = tmp_path / "checks" / check.nonce
-        assert {path.name for path in folder.iterdir()} == {"nonce", "node1.json"}
+        assert {path.name for path in folder.iterdir()} == {"nonce", request.answer}
+        assert take_answer(tmp_path, check, request) == []
+        assert take_answer(tmp_path, check, other) is None
+        assert {path.name for path in folder.iterdir()} == {"nonce"}, (
+            "answers do not gather while a server is checked again"
+        )
         end_check(tmp_path, check)
         assert not folder.exists()
+
+    def test_another_node_than_the_one_that_was_asked(self, tmp_path: Path) -> None:
+        check = begin_check(tmp_path)
+        request = request_check(check, "node1")
+        assert self.run(tmp_path, check, request, "node2") == (0, "")
+        assert take_answer(tmp_path, check, request) is None
+
+    def test_no_user_learns_where_an_answer_is_expected(self, tmp_path: Path) -> None:
+        check = begin_check(tmp_path)
+        request = request_check(check, "node1")
+        arguments = check_program(sys.executable, tmp_path, "digest", check)
+        assert request.answer not in " ".join(arguments), "any user may see the arguments of a program"
+        assert stat.S_IMODE((tmp_path / "checks" / check.nonce).stat().st_mode) == 0o1733, (
+            "others cannot list the names"
+        )
 
     def test_under_another_path(self, tmp_path: Path) -> None:
         (tmp_path / "there").symlink_to(tmp_path / "here")
         (tmp_path / "here").mkdir()
         check = begin_check(tmp_path / "here")
-        assert self.run(tmp_path / "here", tmp_path / "there", check) == (0, "")
-        assert read_check(tmp_path / "here", check, "node1") == []
+        request = request_check(check, "node1")
+        assert self.run(tmp_path / "there", check, request) == (0, "")
+        assert take_answer(tmp_path / "here", check, request) == []
 
     def test_a_folder_that_is_not_mounted(self, tmp_path: Path) -> None:
         check = begin_check(tmp_path / "here")
+        request = request_check(check, "node1")
         (tmp_path / "there").mkdir()
-        code, said = self.run(tmp_path / "here", tmp_path / "there", check)
+        code, said = self.run(tmp_path / "there", check, request)
         assert code == 1
         assert f"the shared folder cannot be read at {tmp_path}/there/checks/{check.nonce}: No such file" in said
-        assert read_check(tmp_path / "here", check, "node1") is None
+        assert take_answer(tmp_path / "here", check, request) is None
 
     def test_another_folder(self, tmp_path: Path) -> None:
         check = begin_check(tmp_path)
+        request = request_check(check, "node1")
         (tmp_path / "checks" / check.nonce / "nonce").write_text("other")
-        self.run(tmp_path, tmp_path, check)
-        (problem,) = read_check(tmp_path, check, "node1") or ()
+        self.run(tmp_path, check, request)
+        (problem,) = take_answer(tmp_path, check, request) or ()
         assert problem.endswith("is another folder than that of the service")
 
     @pytest.mark.parametrize(("offset_s", "problem"), [(60.0, "60.0 s behind that of the service"), (-2.0, "")])
     def test_a_clock_that_is_behind(self, tmp_path: Path, offset_s: float, problem: str) -> None:
         check = begin_check(tmp_path)
-        late = json.loads(check.plan) | {"at_s": time.time() + offset_s + (1.0 if problem else 0.0)}
-        self.run(tmp_path, tmp_path, check._replace(plan=json.dumps(late).encode()))
-        found = read_check(tmp_path, check, "node1")
+        request = request_check(check, "node1")
+        late = json.loads(request.plan) | {"at_s": time.time() + offset_s + (1.0 if problem else 0.0)}
+        self.run(tmp_path, check, request._replace(plan=json.dumps(late).encode()))
+        found = take_answer(tmp_path, check, request)
         assert found is not None
         assert bool(found) == bool(problem)
         assert all("s behind that of the service; the limit is 5 s" in text for text in found)
@@ -198,6 +224,7 @@ class TestCheck:
 
     @pytest.mark.parametrize("node", ["", "../node1", ".."])
     def test_a_name_that_is_no_name(self, tmp_path: Path, node: str) -> None:
-        code, said = self.run(tmp_path, tmp_path, begin_check(tmp_path), node)
+        check = begin_check(tmp_path)
+        code, said = self.run(tmp_path, check, request_check(check, "node1"), node)
         assert code == 1
         assert f"SOONER_NODE={node}: it must be the name of this node" in said
