@@ -59,6 +59,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def driver(slurm_cluster: SlurmCluster) -> Iterator[SlurmDriver]:
     driver = SlurmDriver(slurm_cluster.slurm, "c1")
+    driver.check()
     yield driver
     driver.close()
 
@@ -309,7 +310,7 @@ def test_a_controller_that_is_away(driver: SlurmDriver, slurm_cluster: SlurmClus
 
 
 def test_what_an_operator_should_know(driver: SlurmDriver, slurm_cluster: SlurmCluster) -> None:
-    assert driver.kill_wait_s == 30.0
+    assert SlurmDriver(slurm_cluster.slurm, "c1").kill_wait_s == 30.0
     assert driver.check() == []
     assert driver.kill_wait_s == 2.0
     assert driver.name == "Slurm 22.05.8"

@@ -34,6 +34,7 @@ from service.executors.cluster.driver import (
     NodeShare,
     NodeState,
 )
+from service.executors.keys import ATTEMPT_NAME
 from service.slurm.cluster import TESTED_VERSION, Slurm, SlurmPartition
 from service.slurm.commands import SlurmCommands, SlurmError, SlurmRefused, own_user
 from service.slurm.jobs import JobLine, SlurmJob
@@ -156,7 +157,7 @@ class SlurmDriver:
         self._submitted = self._read_submitted = 0
         self._version = ""
         self._kill_wait_s = _KILL_WAIT_S
-        self._task_programs = False
+        self._needs_steps = True
         self._mixed: frozenset[str] = frozenset()
 
     @property
@@ -190,7 +191,9 @@ class SlurmDriver:
         self._version = self._slurm.version()
         config = self._slurm.config()
         self._kill_wait_s = number_before_unit(config.get("KillWait")) or _KILL_WAIT_S
-        self._task_programs = not config.keys().isdisjoint(("TaskProlog", "TaskEpilog"))
+        # At the begin of a preemption's GraceTime Slurm sends SIGTERM to steps alone, not to the batch script.
+        preempts = config.get("PreemptMode") != "OFF"
+        self._needs_steps = preempts or not config.keys().isdisjoint(("TaskProlog", "TaskEpilog"))
         partition = self._partition()
         notes = []
         logger.info(
@@ -216,8 +219,8 @@ class SlurmDriver:
         """One ``sbatch``; returns Slurm's job id. Raises :class:`EngineRefused` with Slurm's message."""
         groups = self._groups(launch.shares)
         word = uuid.uuid4().hex
-        # On one node nothing has to be started elsewhere, unless Slurm runs a program of its own for each task.
-        alone = len(launch.shares) == 1 and not self._task_programs
+        # On one node nothing has to be started elsewhere, unless Slurm does for steps alone what the program needs.
+        alone = len(launch.shares) == 1 and not self._needs_steps
         script = _script(launch, 0 if alone else len(groups), word, self._slurm.commands.path("srun"))
         if len(script) > _SCRIPT_BYTES_MAX:
             raise EngineRefused(
@@ -275,9 +278,12 @@ class SlurmDriver:
 
     def _own_lines(self) -> Mapping[int, JobLine]:
         """The list without what others have submitted in the name of this executor, unless its jobs run as their users."""
-        own_id = os.geteuid()
-        lines = self._slurm.job_lines(self._mark)
-        return {job: line for job, line in lines.items() if self._options.users or line.user_id == own_id}
+        return {job: line for job, line in self._slurm.job_lines(self._mark).items() if self._is_own(line)}
+
+    def _is_own(self, job: JobLine | SlurmJob) -> bool:
+        """Anyone may choose a comment that begins as this executor's. What follows names files, so it must be an attempt."""
+        named = ATTEMPT_NAME.fullmatch(job.comment.removeprefix(self._mark))
+        return named is not None and (self._options.users or job.user_id == os.geteuid())
 
     def _follow(self, lines: Mapping[int, JobLine], changed: Sequence[int]) -> bool:
         """Take over the changes of these jobs from the list; False if that does not say enough, and nothing is changed."""
@@ -311,9 +317,7 @@ class SlurmDriver:
         return True
 
     def _read_jobs(self) -> None:
-        own_id = os.geteuid()
-        found = self._slurm.jobs(self._mark)
-        self._take({job.id: job for job in found if self._options.users or job.user_id == own_id})
+        self._take({job.id: job for job in self._slurm.jobs(self._mark) if self._is_own(job)})
 
     def _take(self, found: Mapping[int, SlurmJob]) -> None:
         own_id, marked = os.geteuid(), dict[int, list[SlurmJob]]()

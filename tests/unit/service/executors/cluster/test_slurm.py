@@ -172,28 +172,49 @@ def test_the_script_gives_srun_the_plan_and_the_program_unread_by_the_shell(comm
     assert word.encode() not in commands.script
 
 
-def test_on_one_node_the_script_becomes_the_program(commands: Scripted, tmp_path: Path) -> None:
+def test_on_one_node_the_script_becomes_the_program(
+    commands: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = tmp_path / "it's $HOME"
     program.write_text(SHOW)
     program.chmod(0o755)
-    one = replace(launch(plan=PLAN), program=(str(program), "`id`"))
-    driver(commands).submit(one)
+    submitter = driver(commands)
+    configure(submitter, monkeypatch, {"PreemptMode": "OFF"})
+    submitter.submit(replace(launch(plan=PLAN), program=(str(program), "`id`")))
     (word, *shown), given = run_script(commands.script)
     assert len(word) == 32 and shown == ["n1", "`id`"]
     assert given == PLAN + b"\n"
     assert b"srun" not in commands.script
 
 
-@pytest.mark.parametrize("program", ["TaskProlog", "TaskEpilog"])
-def test_programs_that_slurm_runs_for_each_task_need_srun(
-    commands: Scripted, program: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"PreemptMode": "OFF", "TaskProlog": "/etc/slurm/task.sh"},
+        {"PreemptMode": "OFF", "TaskEpilog": "/etc/slurm/task.sh"},
+        {"PreemptMode": "REQUEUE"},
+        {"PreemptMode": "GANG,SUSPEND"},
+        {},
+        None,
+    ],
+    ids=["prolog", "epilog", "preemption", "suspension", "not named", "not read"],
+)
+def test_what_slurm_does_for_steps_alone_needs_srun(
+    commands: Scripted, config: dict[str, str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Slurm, "version", lambda _: "22.05.8")
-    monkeypatch.setattr(Slurm, "config", lambda _: {"KillWait": "30 sec", program: "/etc/slurm/task.sh"})
+    """It runs programs of its own for tasks, and warns steps at the begin of a preemption."""
     one = driver(commands)
-    one.check()
+    if config is not None:
+        configure(one, monkeypatch, config)
     one.submit(launch())
     assert b"\nexec /opt/slurm/bin/srun " in commands.script
+
+
+def configure(one: SlurmDriver, monkeypatch: pytest.MonkeyPatch, config: dict[str, str]) -> None:
+    """Have the driver read this configuration."""
+    monkeypatch.setattr(Slurm, "version", lambda _: "22.05.8")
+    monkeypatch.setattr(Slurm, "config", lambda _: config)
+    one.check()
 
 
 def test_a_share_of_processors_is_of_whole_cores(commands: Scripted) -> None:
@@ -360,6 +381,18 @@ def test_jobs_of_others_are_not_seen(commands: Scripted) -> None:
     assert [job.id for job in driver(commands).jobs()] == ["1"]
     assert [job.user for job in driver(commands).jobs()] == [None]
     assert [(job.id, job.user) for job in driver(commands, users=True).jobs()] == [("1", "svc"), ("4", "mallory")]
+
+
+@pytest.mark.parametrize("attempt", ["", "7", "/etc/passwd", "../../7.1", "7.1\n", "7.1 ", "7.1|x"])
+def test_comments_that_name_no_attempt_are_not_seen(commands: Scripted, attempt: str) -> None:
+    """The attempt names files, which a service that runs as root would read and delete."""
+    forged = row(4, "RUNNING", user_name="mallory", user_id=os.geteuid() + 1, comment=f"sooner:c1:{attempt}")
+    commands.rows = [row(1, "RUNNING"), forged]
+    one = driver(commands, users=True)
+    assert [job.id for job in one.jobs()] == ["1"]  # all jobs, read as JSON
+    commands.rows = [row(1, "COMPLETING"), forged | {"job_id": 5}]
+    assert [job.id for job in one.jobs()] == ["1"]  # the list
+    assert full_readings(commands) == 1
 
 
 def full_readings(commands: Scripted) -> int:
