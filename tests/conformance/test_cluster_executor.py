@@ -25,6 +25,7 @@ from service.executors.cluster import calls as calls_module
 from service.executors.cluster import folder as shared
 from service.executors.cluster.driver import EngineJobState, NodeState
 from service.executors.cluster.shared import AttemptFolder, LaunchRecord
+from service.executors.fencing import Fence
 from tests.cluster_engine import ProcessEngine, processes_of
 from tests.cluster_house import GRACE_S, ClusterBench, ClusterHouse, LeasedClusterBench, process_house
 from tests.conformance.cluster_suite import ClusterFaultsContract
@@ -223,6 +224,19 @@ class TestFaultsThatNoRealEngineCanBeGiven:
         wait_for(lambda: lease.stat().st_mtime_ns > before, "the lease to be renewed")
         house.faults.release()
 
+    def test_a_leader_that_hangs_with_the_fence_holds_up_nothing_that_runs(self, house: ClusterHouse) -> None:
+        go = house.folder / "go"
+        house.executor.send(
+            [launch(house.command_of_runs(f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)"))]
+        )
+        house.wait_started()
+        jobs = range(2, 14)  # more than there are threads
+        with Fence(house.folder / "fence").held():
+            house.executor.send([launch(house.command_of_runs(), job=job) for job in jobs])
+            go.touch()
+            assert (house.wait_end().exit_code, house.runs()) == (0, 1)
+        assert [house.wait_end(f"{job}.1").exit_code for job in jobs] == [0] * len(jobs)
+
     def test_a_launch_that_a_former_leader_is_still_preparing_never_runs_after_its_stop(
         self, tmp_path: Path, engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -292,7 +306,7 @@ class TestFaultsThatNoRealEngineCanBeGiven:
 
         def flock(descriptor: int, how: int) -> None:
             under_way.append(descriptor)
-            real(descriptor, how)
+            real(descriptor, how)  # one that waits tries again, and fails until it has the fence
             under_way.remove(descriptor)
 
         monkeypatch.setattr(fencing.fcntl, "flock", flock)

@@ -85,6 +85,8 @@ class EngineCalls:
             return None
         except OSError as error:
             reason = Reason.DISK_FULL if is_disk_full(error) else Reason.LAUNCH_FAILED
+            if isinstance(error, TimeoutError):  # the fence is held elsewhere, which is no fault of the job
+                reason = Reason.NODE_LOST
             return self._try_again(attempt, reason, f"cannot be submitted: {error}")
         attempt.record = tried
         try:

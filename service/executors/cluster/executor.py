@@ -69,6 +69,8 @@ _NODES_S = 1.0
 _RUNNING_S = 1.0
 _LOOKS_PER_S = 500.0
 """Most looks at running attempts in a second, for their progress. A change in the engine has an attempt looked at at once."""
+_FENCE_S = 2.0
+"""Longest wait for another leader that holds the fence: it may have lost its network, and the threads that look are few."""
 _CALLS = 8
 _LOOKS = 4
 _ASKS = 3
@@ -118,7 +120,7 @@ class ClusterExecutor:
         self._attempts.mkdir(mode=0o711, exist_ok=True)
         self.attempts_host = cluster_id(shared_dir)
         self._keys = AttemptKeys(shared_dir)
-        self._fence = Fence(shared_dir / "fence")
+        self._fence = Fence(shared_dir / "fence", _FENCE_S)
         self._index = LiveIndex(shared_dir)
         on_servers = Path(shared_dir_on_nodes) if shared_dir_on_nodes is not None else shared_dir
         self._checkpoints = (checkpoints or shared_dir / "checkpoints").absolute()
