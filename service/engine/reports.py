@@ -95,10 +95,14 @@ def _apply_server_report(cycle: Cycle, report: Report) -> None:
 
 
 def _note_gpus(cycle: Cycle, job: JobRecord, report: Report) -> None:
-    """Keep the GPU indices that the attempt has, if they are as many as those of its launch."""
+    """Keep the GPU indices that the attempt has, if they are as many as those of its launch.
+
+    The first report of them counts. An executor that was restarted may have only the names that the program saw, which count
+    from zero in a device cgroup.
+    """
     attempt, got = job.attempt, report.gpu_ids
     assert attempt is not None
-    if got is None or got == attempt.got_gpu_ids or list(map(len, got)) != list(map(len, attempt.gpu_ids)):
+    if got is None or attempt.got_gpu_ids is not None or list(map(len, got)) != list(map(len, attempt.gpu_ids)):
         return
     attempt.got_gpu_ids = got
     cycle.note_attempt(job)

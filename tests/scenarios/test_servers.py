@@ -134,6 +134,16 @@ def test_the_gpus_that_an_attempt_got_are_stored_with_it_and_take_no_other_jobs_
     story.until(200).finishes("b", "a")
 
 
+def test_the_gpus_that_an_attempt_got_stay_although_its_start_is_reported_again_with_others() -> None:
+    """After a restart an executor may have only the names that the program saw, which count from zero in a device cgroup."""
+    story = cluster("1x4", policy("fifo")).job("a", gpus=2, runs_s=100).until(0)
+    got = Report(ReportKind.STARTED, 0.0, story.attempt("a"), gpu_ids=((2, 3),))
+    story.says(got).until(1).restart()
+    story.says(replace(got, gpu_ids=((0, 1),))).until(2)
+    attempt = story.record("a").attempt
+    assert attempt is not None and attempt.got_gpu_ids == ((2, 3),)
+
+
 def test_gpus_that_are_not_as_many_as_launched_are_not_believed() -> None:
     story = cluster("1x4", policy("fifo")).job("a", gpus=2, runs_s=100).until(0)
     report = Report(ReportKind.STARTED, 0.0, story.attempt("a"), gpu_ids=((1,),))
