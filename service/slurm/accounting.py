@@ -127,7 +127,8 @@ def answered_rows(text: str) -> Iterator[tuple[int, Mapping[str, str]]]:
 
     Raises :class:`SlurmUnreadable` for an answer without them.
     """
-    reader = csv.DictReader(io.StringIO(text), delimiter="|", quoting=csv.QUOTE_NONE)
+    # A job's name may hold a carriage return, at which the reader would give up the whole answer.
+    reader = csv.DictReader(io.StringIO(text.replace("\r", " ")), delimiter="|", quoting=csv.QUOTE_NONE)
     try:
         if tuple(reader.fieldnames or ()) != FIELDS:
             raise SlurmUnreadable(f"sacct wrote no table of the columns that were asked for: {text[:80]!r}")

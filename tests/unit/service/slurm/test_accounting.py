@@ -53,6 +53,12 @@ def test_the_recorded_answer() -> None:
     assert not by_state["6", "REQUEUED"].continues(by_state["6", "COMPLETED"])
 
 
+def test_a_carriage_return_in_a_name_spoils_no_answer() -> None:
+    rows = [cells(JobID="7", JobName="a\rb"), cells(JobID="8")]
+    text = "\n".join(["|".join(FIELDS), *("|".join(row[name] for name in FIELDS) for row in rows), ""])
+    assert [(row["JobID"], row["JobName"]) for _, row in answered_rows(text)] == [("7", "a b"), ("8", "train")]
+
+
 def test_a_row_with_every_field() -> None:
     row = cells(User="ann", Account="nlp", Partition="gpu", TimelimitRaw="120", Priority="4294901759", Eligible="1050")
     assert parse_row(row) == AccountedJob(
