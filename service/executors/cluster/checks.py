@@ -10,7 +10,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -85,22 +85,26 @@ class NodeChecks:
         self._checked = shared_dir / CHECKED
         self._checked.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
 
-    def overlaid(self, nodes: Sequence[EngineNode]) -> list[EngineNode]:
+    def overlaid(self, nodes: Sequence[EngineNode], used: Collection[str] = ()) -> list[EngineNode]:
         """An answer of the engine, in which servers with a problem are drained, and those that were never checked are down.
 
-        Their checks follow. Any thread may call it.
+        Their checks follow. ``used``: servers on which attempts run. They are not down, as their checks may wait for a free GPU.
+        Any thread may call it.
         """
         self._up = frozenset(node.server.name for node in nodes if node.state is NodeState.UP)
-        return [self._overlaid(node) if node.state is NodeState.UP else node for node in nodes]
+        return [
+            self._overlaid(node, node.server.name in used) if node.state is NodeState.UP else node for node in nodes
+        ]
 
-    def _overlaid(self, node: EngineNode) -> EngineNode:
+    def _overlaid(self, node: EngineNode, used: bool) -> EngineNode:
         name = node.server.name
         if (problem := self._problems.get(name)) is not None:
             return replace(node, state=NodeState.DRAINED, detail=problem)
         if name not in self._admitted:
-            if not (self._checked / name).exists():
+            if (self._checked / name).exists():
+                self._admitted.add(name)
+            elif not used:
                 return replace(node, state=NodeState.DOWN, detail=UNCHECKED)
-            self._admitted.add(name)
         return node
 
     @property

@@ -410,13 +410,21 @@ class ClusterExecutor:
         except EngineUnavailable:
             return self._poll_s
         if self._checks is not None:
-            nodes = self._checks.overlaid(nodes)
+            nodes = self._checks.overlaid(nodes, self._used())
             if self._checks.due:
                 self._calls.wake(_CHECKS)
         with self._lock:
             self._mirror.update(nodes, self._clock.now_s())
         self._servers_known.set()
         return max(self._poll_s, _NODES_S)
+
+    def _used(self) -> set[str]:
+        """The names of the servers on which attempts run. O(live attempts)."""
+        with self._lock:
+            running = [
+                attempt for attempt in self._live.values() if attempt.started is not None and attempt.end is None
+            ]
+        return {server for attempt in running if attempt.record is not None for server in attempt.record.servers}
 
     def _check_servers(self) -> float | None:
         if self._idle or self._checks is None:

@@ -264,6 +264,22 @@ def test_the_executor_reports_a_server_with_a_problem(tmp_path: Path, engine: Pr
         house.close()
 
 
+def test_a_full_server_that_was_never_checked_is_up_while_an_attempt_runs_on_it(
+    tmp_path: Path, engine: ProcessEngine
+) -> None:
+    house = process_house(tmp_path / "shared", engine)
+    try:
+        waits = "import signal\nwhile True: signal.sigtimedwait([], 0.05)"
+        house.executor.send([launch(python(waits), gpus=(4,))])
+        house.wait_started()
+        house.restart(checks_servers=True)
+        house.until(lambda: not any(server.down for server in house.executor.find_servers()), "all servers to be up")
+        assert EngineJobState.RUNNING in engine.states("1.1")
+        assert not (house.folder / module.CHECKED / "node1").exists(), "its check waits for a GPU"
+    finally:
+        house.close()
+
+
 def test_the_executor_takes_servers_as_up_as_soon_as_they_are_checked(
     tmp_path: Path, engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
