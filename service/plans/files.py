@@ -56,6 +56,8 @@ def _text(path: Path, bytes_max: int) -> str:
             content = stream.read(bytes_max + 1)
     except OSError as error:
         raise ReadError(str(path), error.strerror or str(error)) from None
+    except ValueError as error:  # a NUL character
+        raise ReadError(repr(str(path)), str(error)) from None
     if len(content) > bytes_max:
         raise ReadError(str(path), f"is larger than {bytes_max:,} bytes")
     try:

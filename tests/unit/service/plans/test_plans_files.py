@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from service.plans.accelerate import read_accelerate
@@ -124,6 +124,7 @@ _WORDS = st.sampled_from(
 
 @settings(deadline=None, max_examples=150)
 @given(st.lists(_WORDS, max_size=12))
+@example(["--fsdp", "full_shard", "--fsdp_config", "\0"])
 def test_any_arguments_give_a_plan_or_a_clear_error(words: list[str]) -> None:
     for read in (read_megatron, read_torchrun):
         for model in (MODEL, None):
