@@ -8,13 +8,13 @@ from collections.abc import Mapping
 
 from policies.catalogue.architecture import Architecture, CatalogueModel
 from policies.catalogue.convolutional import inception_v3, resnet50, vgg19
-from policies.catalogue.gpus import GPUS, GpuModel
+from policies.catalogue.gpus import GPUS, CatalogueGpu
 from policies.catalogue.transformers import bert_large, gpt2_medium, gpt2_xl, moe_mixtral_8x7b, vit_l16
 from policies.model.graph import Layer, LayerGraph, StageGraph
 from policies.model.parallelism import ParallelismConfig
 from policies.stages import cut, layer_graph
 
-__all__ = ["GPUS", "MODELS", "CatalogueModel", "GpuModel", "UnknownModel", "build", "default_config", "pipeline"]
+__all__ = ["GPUS", "MODELS", "CatalogueGpu", "CatalogueModel", "UnknownModel", "build", "default_config", "pipeline"]
 
 PEAK_RATIO = 0.35
 """Share of the peak that training is assumed to reach."""
