@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
+from policies.model.placement import Span
 from policies.model.value import value
 
 
@@ -16,6 +17,24 @@ class Unit(StrEnum):
 
     ITERATIONS = "iterations"
     SERVICE_S = "service_s"
+
+
+@value
+class Slowdown:
+    """How many times as long an iteration takes as with all GPUs on one server, by the span of the placement.
+
+    1 <= ``rack`` <= ``cluster``. A job without a stage graph then has alpha(x) = :meth:`factor` of the span of x, in units of
+    its iteration on one server.
+    """
+
+    rack: float = 1.0
+    cluster: float = 1.0
+
+    def factor(self, span: Span) -> float:
+        """alpha(x) of a placement of this span."""
+        if span is Span.SERVER:
+            return 1.0
+        return self.rack if span is Span.RACK else self.cluster
 
 
 @value
@@ -36,6 +55,7 @@ class Estimate:
     seconds_per_unit: float | None = None
     trusted: bool = True
     point: float | None = None
+    slowdown: Slowdown | None = None
 
     def quantile(self, level: float) -> float:
         """The point at ``level`` in [0, 1] (nearest rank on the equal-mass points)."""

@@ -1,9 +1,19 @@
 """Where a gang runs: GPUs on each server and, for jobs with a stage graph, the replicas of each stage there."""
 
+from enum import StrEnum
 from typing import NamedTuple
 
+from policies.model.cluster import Cluster
 from policies.model.ids import ServerIndex
 from policies.model.value import value
+
+
+class Span(StrEnum):
+    """How far apart a gang's GPUs are: on one server, on several servers of one rack, or on servers of several racks."""
+
+    SERVER = "server"
+    RACK = "rack"
+    CLUSTER = "cluster"
 
 
 class ServerShare(NamedTuple):
@@ -34,3 +44,13 @@ class Placement:
 def place(shares: "list[ServerShare] | tuple[ServerShare, ...]") -> Placement:
     """A placement with its shares in canonical (server) order and empty shares dropped."""
     return Placement(tuple(sorted(share for share in shares if share.gpus > 0)))
+
+
+def span_of(cluster: Cluster, placement: Placement) -> Span:
+    """How far apart the placement's GPUs are. O(shares)."""
+    shares = placement.shares
+    if len(shares) <= 1:
+        return Span.SERVER
+    first = cluster.servers[shares[0].server].rack
+    together = all(cluster.servers[share.server].rack == first for share in shares)
+    return Span.RACK if together else Span.CLUSTER

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from policies.model.cluster import Server
 from policies.model.decision import Action, Change, ChangeKind, Preempt, Reserve, Start
-from policies.model.estimate import Estimate, ShadowPrediction, Unit
+from policies.model.estimate import Estimate, ShadowPrediction, Slowdown, Unit
 from policies.model.graph import Stage, StageGraph
 from policies.model.ids import JobId, ServerIndex
 from policies.model.job import IterationTimes, JobSpec, Launch, PreemptionSignal
@@ -145,6 +145,9 @@ def test_the_form_is_the_documented_one() -> None:
         "seconds_per_unit": 0.5,
         "trusted": True,
     }
+    slow = replace(estimate, slowdown=Slowdown(1.25, 2.0))
+    assert encode(slow) == encode(estimate) | {"slowdown": {"rack": 1.25, "cluster": 2.0}}
+    assert (decode(Estimate, encode(slow)), decode(Estimate, encode(estimate))) == (slow, estimate)
     started = Start(JobId(7), Placement((ServerShare(ServerIndex(0), 4, (2, 2)), ServerShare(ServerIndex(3), 1))))
     assert encode_actions([started, Preempt(JobId(8))]) == {
         "v": 1,
