@@ -20,7 +20,8 @@ from policies.choose import find
 from policies.model.cluster import Cluster, Server
 from policies.model.graph import Stage, StageGraph
 from policies.model.job import JobSpec
-from policies.model.parallelism import ParallelismConfig, Schedule
+from policies.model.parallelism import ParallelismConfig
+from policies.model.plan import PipelineSchedule
 from policies.placement.candidates import fastest
 from policies.placement.exact import exact
 from policies.placement.heavy_edge import heavy_edge
@@ -55,7 +56,12 @@ def _random_gang(draw: random.Random) -> Gang:
         stages = range(draw.randint(1, 4))
         replicas = tuple(draw.randint(1, 4) for _ in stages)
         tensor = tuple(draw.choice((1, 1, 1, 2)) for _ in stages)
-        config = ParallelismConfig(replicas, tensor, draw.choice(tuple(Schedule)), draw.randint(1, 8))
+        config = ParallelismConfig(
+            replicas,
+            tensor,
+            draw.choice((PipelineSchedule.PIPEDREAM, PipelineSchedule.ONE_F_ONE_B)),
+            draw.randint(1, 8),
+        )
         if 2 <= config.gpus <= GPUS_MAX:
             break
     rows = tuple(Stage(f"s{s}", draw.uniform(0, 3), draw.uniform(0, 6), _bytes(draw), _bytes(draw)) for s in stages)

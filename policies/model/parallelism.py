@@ -1,25 +1,23 @@
 """How a job is spread over GPUs: data-parallel replicas and a tensor degree for each pipeline stage."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 
-
-class Schedule(StrEnum):
-    """Pipeline schedule: asynchronous one-forward-one-backward, or synchronous with a flush per mini-batch."""
-
-    ONE_F_ONE_B = "1f1b"
-    SYNC = "sync"
+from policies.model.plan import PipelineSchedule
 
 
 @dataclass(frozen=True, slots=True)
 class ParallelismConfig:
-    """``replicas[s]`` data-parallel replicas of stage s, of ``tensor[s]`` GPUs each."""
+    """``replicas[s]`` data-parallel replicas of stage s, of ``tensor[s]`` GPUs each.
+
+    ``virtual_stages``: parts of the model that each GPU holds; above 1 with the schedule ``interleaved`` alone.
+    """
 
     replicas: tuple[int, ...]
     tensor: tuple[int, ...]
-    schedule: Schedule = Schedule.ONE_F_ONE_B
+    schedule: PipelineSchedule = PipelineSchedule.PIPEDREAM
     micro_batches: int = 1
     tensor_across_servers: bool = False
+    virtual_stages: int = 1
 
     @property
     def gpus(self) -> int:

@@ -36,6 +36,17 @@ class PipelineSchedule(StrEnum):
     ZERO_BUBBLE = "zero_bubble"
     PIPEDREAM = "pipedream"
 
+    def bubble(self, stages: int, virtual_stages: int = 1) -> float:
+        """Micro-batches' time that a stage waits in one iteration: (p - 1) / v (Narayanan et al.), a third with zero bubble."""
+        waits = (stages - 1) / virtual_stages
+        match self:
+            case PipelineSchedule.PIPEDREAM:
+                return 0.0
+            case PipelineSchedule.ZERO_BUBBLE:
+                return waits / 3
+            case _:
+                return waits
+
 
 class PlanError(ValueError):
     """A plan that contradicts itself or its model. ``field`` names the key; the text gives its value and the limit."""

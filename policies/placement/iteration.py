@@ -12,8 +12,9 @@ from typing import NamedTuple
 from policies.model.cluster import Cluster, Server
 from policies.model.graph import StageGraph
 from policies.model.ids import ServerIndex
-from policies.model.parallelism import ParallelismConfig, Schedule
+from policies.model.parallelism import ParallelismConfig
 from policies.model.placement import Placement
+from policies.model.plan import PipelineSchedule
 
 Counts = tuple[int, ...]
 """x_s^m: replicas of each stage on one server."""
@@ -51,7 +52,7 @@ class Gang:
     neighbours: tuple[tuple[tuple[int, float], ...], ...]
     synchronous: bool
     fill_ratio: float
-    """(Q + S - 1) / Q of a synchronous pipeline of Q micro-batches: it fills and drains once a mini-batch. Else 1."""
+    """(Q + bubble) / Q of a synchronous pipeline of Q micro-batches: it fills and drains once a mini-batch. Else 1."""
     tensor_across_servers: bool
 
     @property
@@ -70,11 +71,12 @@ def gang(graph: StageGraph, config: ParallelismConfig) -> Gang:
     stages = len(graph.stages)
     neighbours: list[list[tuple[int, float]]] = [[] for _ in range(stages)]
     for s, q, sent in graph.edges:
-        neighbours[s].append((q, 2.0 * sent / config.replicas[s]))
-        neighbours[q].append((s, 2.0 * sent / config.replicas[q]))
+        both = 2.0 * config.virtual_stages * sent
+        neighbours[s].append((q, both / config.replicas[s]))
+        neighbours[q].append((s, both / config.replicas[q]))
     rows = list(zip(graph.stages, config.replicas, config.tensor, strict=True))
-    synchronous = config.schedule is Schedule.SYNC
-    batches = config.micro_batches
+    synchronous = config.schedule is not PipelineSchedule.PIPEDREAM
+    waits = config.schedule.bubble(stages, config.virtual_stages)
     return Gang(
         replicas=config.replicas,
         tensor=config.tensor,
@@ -83,7 +85,7 @@ def gang(graph: StageGraph, config: ParallelismConfig) -> Gang:
         tensor_bytes=tuple(2.0 * (t - 1) / t * stage.tensor_bytes for stage, _, t in rows),
         neighbours=tuple(tuple(row) for row in neighbours),
         synchronous=synchronous,
-        fill_ratio=(batches + stages - 1) / batches if synchronous else 1.0,
+        fill_ratio=(config.micro_batches + waits) / config.micro_batches,
         tensor_across_servers=config.tensor_across_servers,
     )
 

@@ -7,7 +7,7 @@ of :mod:`policies.training.operations`; how often a kernel reads and writes its 
 
 from dataclasses import dataclass
 
-from policies.model.plan import PipelineSchedule, Precision, Recompute, TrainingPlan
+from policies.model.plan import Precision, Recompute, TrainingPlan
 from policies.model.shape import Attention, CountedShape, Experts, ModelShape, TransformerShape
 from policies.training.hardware import Links, element_bytes
 from policies.training.operations import (
@@ -102,18 +102,6 @@ def width_of(shape: ModelShape) -> int:
     return shape.hidden
 
 
-def bubble(plan: TrainingPlan) -> float:
-    """Micro-batches' time that a stage waits in one iteration: (p - 1) / v (Narayanan et al.), a third with zero bubble."""
-    waits = (plan.pipeline - 1) / plan.virtual_stages
-    match plan.schedule:
-        case PipelineSchedule.PIPEDREAM:
-            return 0.0
-        case PipelineSchedule.ZERO_BUBBLE:
-            return waits / 3
-        case _:
-            return waits
-
-
 class _Transformer:
     """The counting for one transformer under one plan."""
 
@@ -157,7 +145,7 @@ class _Transformer:
             expert_beyond_s=beyond_s,
             stage_s=_stage_traffic(self.shape.hidden, self.tokens, plan, self.links),
             micro_batches=plan.micro_batches,
-            bubble=bubble(plan),
+            bubble=plan.schedule.bubble(plan.pipeline, plan.virtual_stages),
             pipeline=plan.pipeline,
             shard_s=shard_s,
             data_s=data_s,
@@ -347,8 +335,8 @@ def _counted(shape: CountedShape, plan: TrainingPlan, links: Links) -> Work:
         expert_flops=0.0, score_flops=0.0, product_bytes=0.0, memory_bytes=memory, output_flops=0.0, output_bytes=0.0,
         spared=0.0, dense_launches=shape.layers / plan.pipeline, expert_launches=0.0, held_launches=0.0, tensor_s=0.0,
         context_s=0.0, expert_inside_s=0.0, expert_beyond_s=0.0, stage_s=_stage_traffic(shape.hidden, samples, plan, links),
-        micro_batches=plan.micro_batches, bubble=bubble(plan), pipeline=plan.pipeline, shard_s=shard_s, data_s=data_s,
-        optimizer_bytes=optimizer,
+        micro_batches=plan.micro_batches, bubble=plan.schedule.bubble(plan.pipeline, plan.virtual_stages),
+        pipeline=plan.pipeline, shard_s=shard_s, data_s=data_s, optimizer_bytes=optimizer,
     )  # fmt: skip
 
 

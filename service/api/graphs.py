@@ -9,13 +9,17 @@ from dataclasses import dataclass, replace
 from policies.catalogue import GPUS, MODELS, build, default_config
 from policies.model.cluster import Cluster
 from policies.model.graph import Layer, LayerGraph, Stage, StageGraph
-from policies.model.parallelism import ParallelismConfig, Schedule
+from policies.model.parallelism import ParallelismConfig
+from policies.model.plan import PipelineSchedule
 from policies.stages import GraphError, cut, layer_graph
 from policies.suggestion import did_you_mean
 from service.api.problems import Fault, json_pointer
 from service.api.stepwise import too_many_entries
 from service.config.settings import Settings
 from service.wire.bodies import CatalogueGraphBody, JobBody, LayersGraphBody, ParallelismBody, StageGraphBody
+
+_OLD_NAMES = {"sync": "1f1b"}
+"""Schedules under the names of earlier releases."""
 
 
 class Faults:
@@ -107,7 +111,20 @@ def _given_config(body: ParallelismBody, faults: Faults) -> ParallelismConfig | 
             matches = False
     if not matches:
         return None
-    return ParallelismConfig(tuple(body.replicas), tuple(tensor), Schedule(body.schedule), body.micro_batches)
+    schedule = PipelineSchedule(_OLD_NAMES.get(body.schedule, body.schedule))
+    interleaved = schedule is PipelineSchedule.INTERLEAVED
+    if interleaved != (body.virtual_stages > 1):
+        limit = "at least 2" if interleaved else "1"
+        faults.add(
+            f"must be {limit} with schedule {schedule} (got {body.virtual_stages})", "parallelism", "virtual_stages"
+        )
+        return None
+    if interleaved and stages == 1:
+        faults.add("interleaved needs at least 2 stages (got 1)", "parallelism", "schedule")
+        return None
+    return ParallelismConfig(
+        tuple(body.replicas), tuple(tensor), schedule, body.micro_batches, virtual_stages=body.virtual_stages
+    )
 
 
 def _catalogue_graph(

@@ -1,7 +1,9 @@
-"""Recorded cycles as JSON documents (``sooner.cycle/1``), and back.
+"""Recorded cycles as JSON documents (``sooner.cycle/2``), and back.
 
 Commands, environments and working directories are left out: no policy reads them, and a bug report must not contain a job's
 secrets. The spec of an array is written once, under ``arrays``; its elements, which differ by their index alone, refer to it.
+
+Documents of version 1 are read too: in them the schedule ``1f1b`` is what is now ``pipedream``, and ``sync`` is now ``1f1b``.
 """
 
 from collections.abc import Mapping
@@ -25,7 +27,10 @@ from service.engine.world import Costs
 from service.history.cycles import CycleSnapshot
 from service.history.snapshot import WorldSnapshot
 
-SCHEMA = "sooner.cycle/1"
+SCHEMA = "sooner.cycle/2"
+FIRST_SCHEMA = "sooner.cycle/1"
+
+_SCHEDULES_OF_FIRST = {"1f1b": "pipedream", "sync": "1f1b"}
 
 
 class CycleFileError(ValueError):
@@ -57,16 +62,33 @@ def cycle_document(snapshot: CycleSnapshot) -> dict[str, Any]:
 
 def read_cycle(document: object) -> CycleSnapshot:
     """The cycle of a document. Raises :class:`CycleFileError`."""
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+    if not isinstance(document, dict) or document.get("schema") not in (SCHEMA, FIRST_SCHEMA):
         raise CycleFileError(f"not a recorded cycle: the key 'schema' must be {SCHEMA!r}")
     try:
-        return _read(document)
+        return _read(document if document["schema"] == SCHEMA else _of_first(document))
     except KeyError as error:
         raise CycleFileError(f"the key {error.args[0]!r} is missing") from error
     except CodecError as error:
         raise CycleFileError(str(error)) from error
     except (TypeError, ValueError, AttributeError) as error:
         raise CycleFileError(f"a value has the wrong type: {error}") from error
+
+
+def _of_first(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A document of version 1 as one of version 2."""
+    return {
+        **document,
+        "arrays": {number: _renamed(spec) for number, spec in document.get("arrays", {}).items()},
+        "jobs": [{**job, "spec": _renamed(job["spec"])} for job in document["jobs"]],
+    }
+
+
+def _renamed(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    parallelism = spec.get("parallelism")
+    if parallelism is None:
+        return spec
+    schedule = parallelism["schedule"]
+    return {**spec, "parallelism": {**parallelism, "schedule": _SCHEDULES_OF_FIRST.get(schedule, schedule)}}
 
 
 def _read(document: Mapping[str, Any]) -> CycleSnapshot:

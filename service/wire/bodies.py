@@ -217,8 +217,14 @@ class ParallelismBody(Body):
     ] = Field(description="A number (the service cuts the graph) or a list of layer-name lists.")
     replicas: Annotated[Degrees, Field(min_length=1)] = Field(description="One number per stage.")
     tensor: Degrees | None = Field(default=None, description="One number per stage. Default: 1 for every stage.")
-    schedule: Literal["1f1b", "sync"] = "1f1b"
+    schedule: Literal["1f1b", "interleaved", "gpipe", "zero_bubble", "pipedream", "sync"] = Field(
+        default="pipedream",
+        description="'pipedream' is asynchronous; the others flush once a mini-batch. 'sync' is an old name of '1f1b'.",
+    )
     micro_batches: Annotated[int, Field(ge=1, le=100_000)] = 1
+    virtual_stages: Annotated[int, Field(ge=1, le=STAGES_MAX)] = Field(
+        default=1, description="Parts of each stage's layers that take turns; above 1 with 'interleaved' alone."
+    )
 
 
 class PreemptionBody(Body):

@@ -171,7 +171,7 @@ class SnapshotsDocument(TypedDict):
 
 
 class CycleSnapshotDocument(TypedDict):
-    """One decision and its input (`sooner.cycle/1`), without commands and environments of jobs."""
+    """One decision and its input (`sooner.cycle/2`), without commands and environments of jobs."""
 
     schema: str
     cycle: int

@@ -68,11 +68,14 @@ def shapes(draw: st.DrawFn) -> dict[str, Any]:
         first = draw(st.integers(1, len(names)))
         stages = [part for part in (names[:first], names[first:]) if part]
         count = len(stages)
+    schedules = ["1f1b", "sync", "gpipe", "zero_bubble", "pipedream", *(["interleaved"] if count > 1 else [])]
+    schedule = draw(st.sampled_from(schedules))
     spread = {
         "stages": stages,
         "replicas": [1] * count,
         "tensor": draw(optional(st.just([1] * count))),
-        "schedule": draw(st.sampled_from(["1f1b", "sync"])),
+        "schedule": schedule,
+        "virtual_stages": 3 if schedule == "interleaved" else 1,
         "micro_batches": draw(SMALL),
     }
     return {**across, "parallelism": spread}

@@ -17,7 +17,7 @@ def test_recorded_cycles_are_listed_and_read_back(client: Client, world: World) 
     cycles = client.get("/v1/snapshots").json()["cycles"]
     assert cycles == sorted(world.snapshots, reverse=True)
     document = client.get(f"/v1/cycles/{cycles[0]}/snapshot").json()
-    assert document["schema"] == "sooner.cycle/1"
+    assert document["schema"] == "sooner.cycle/2"
     again = read_cycle(document)
     assert (again.cycle, again.policy, again.actions) == (cycles[0], "asrpt", list(kept[0].actions))
 

@@ -13,8 +13,9 @@ from policies.model.estimate import EndedJob, Estimate, Prediction, Unit
 from policies.model.graph import Stage, StageGraph
 from policies.model.ids import JobId, ServerIndex, attempt_id
 from policies.model.job import IterationTimes, JobSpec, Launch, PreemptionSignal
-from policies.model.parallelism import ParallelismConfig, Schedule
+from policies.model.parallelism import ParallelismConfig
 from policies.model.placement import Placement, ServerShare, place
+from policies.model.plan import PipelineSchedule
 from policies.model.reasons import Reason
 from policies.model.server_reservation import ServerReservation
 from service.engine.events import EngineRequest, JobEvent, RequestKind
@@ -46,7 +47,7 @@ SPEC = JobSpec(
     command=("python", "train.py"),
     env={"LR": "0.1"},
     stage_graph=StageGraph((Stage("s0", 0.1, 0.2, 10), Stage("s1", 0.3, 0.4, 20, 5)), ((0, 1, 1000),)),
-    parallelism=ParallelismConfig((2, 2), (1, 1), Schedule.SYNC, 8),
+    parallelism=ParallelismConfig((2, 2), (1, 1), PipelineSchedule.ONE_F_ONE_B, 8),
     walltime_s=900.0,
     priority=3,
     labels={"team": "a"},

@@ -10,7 +10,8 @@ from policies.choose import find, fits_empty, servers_wanted
 from policies.model.cluster import Cluster, Gangs, Server
 from policies.model.graph import Stage, StageGraph
 from policies.model.job import JobSpec, Level, Topology
-from policies.model.parallelism import ParallelismConfig, Schedule
+from policies.model.parallelism import ParallelismConfig
+from policies.model.plan import PipelineSchedule
 from policies.placement.exact import mappings
 from policies.placement.iteration import gang
 from policies.placement.pool import FreePool
@@ -44,7 +45,7 @@ def graphs(draw: st.DrawFn) -> dict[str, object]:
     config = ParallelismConfig(
         tuple(draw(st.integers(1, 3)) for _ in range(stages)),
         tuple(draw(st.sampled_from([1, 1, 2, 3])) for _ in range(stages)),
-        next(iter(Schedule)),
+        PipelineSchedule.PIPEDREAM,
         4,
         False,
     )

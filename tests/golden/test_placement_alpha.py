@@ -7,8 +7,9 @@ import pytest
 from policies.model.cluster import Cluster, Server
 from policies.model.graph import Stage, StageGraph
 from policies.model.ids import ServerIndex
-from policies.model.parallelism import ParallelismConfig, Schedule
+from policies.model.parallelism import ParallelismConfig
 from policies.model.placement import Placement, ServerShare, place
+from policies.model.plan import PipelineSchedule
 from policies.placement.heavy_edge import heavy_edge
 from policies.placement.iteration import gang
 from policies.throughput import NeverFits, iteration_time_s, iteration_times
@@ -60,10 +61,30 @@ def test_pipeline_neighbours_pay_by_where_the_others_are() -> None:
 
 
 def test_a_synchronous_pipeline_fills_drains_and_then_rings() -> None:
-    config = ParallelismConfig((2, 3), (1, 1), Schedule.SYNC, micro_batches=4)
+    config = ParallelismConfig((2, 3), (1, 1), PipelineSchedule.ONE_F_ONE_B, micro_batches=4)
     placement = on((4, (2, 2)), (1, (0, 1)))
     # (4 + 2 - 1)/4 * max(14, 2.667, 20.667) + max(5, 133.33)
     assert iteration_time_s(PIPELINE, config, TWO, placement) == pytest.approx(1.25 * (62 / 3) + 400 / 3)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "bubble"),
+    [
+        (PipelineSchedule.GPIPE, 1.0),
+        (PipelineSchedule.ZERO_BUBBLE, 1 / 3),
+    ],
+)
+def test_a_flushed_pipeline_waits_for_its_bubble(schedule: PipelineSchedule, bubble: float) -> None:
+    config = ParallelismConfig((2, 3), (1, 1), schedule, micro_batches=4)
+    placement = on((4, (2, 2)), (1, (0, 1)))
+    assert iteration_time_s(PIPELINE, config, TWO, placement) == pytest.approx((4 + bubble) / 4 * (62 / 3) + 400 / 3)
+
+
+def test_virtual_stages_divide_the_bubble_and_multiply_activations() -> None:
+    config = ParallelismConfig((2, 3), (1, 1), PipelineSchedule.INTERLEAVED, micro_batches=4, virtual_stages=2)
+    placement = on((4, (2, 2)), (1, (0, 1)))
+    # (4 + 1/2)/4 * (2/3 + 2 * 200 * 1/10) + 133.33
+    assert iteration_time_s(PIPELINE, config, TWO, placement) == pytest.approx(1.125 * (2 / 3 + 40) + 400 / 3)
 
 
 def test_a_tensor_group_splits_compute_and_parameters_and_pays_its_own_all_reduce() -> None:

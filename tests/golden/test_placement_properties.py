@@ -14,8 +14,9 @@ from policies.catalogue import MODELS, pipeline
 from policies.model.cluster import Cluster, Server
 from policies.model.graph import Stage, StageGraph
 from policies.model.ids import ServerIndex
-from policies.model.parallelism import ParallelismConfig, Schedule
+from policies.model.parallelism import ParallelismConfig
 from policies.model.placement import ServerShare, place
+from policies.model.plan import PipelineSchedule
 from policies.placement.candidates import fastest
 from policies.placement.exact import exact, mappings
 from policies.placement.heavy_edge import cut_bytes, heavy_edge
@@ -44,7 +45,7 @@ def jobs(draw, stages: int = 4, replicas: int = 3, degrees: Sequence[int] = (1, 
     config = ParallelismConfig(
         tuple(draw(st.integers(1, replicas)) for _ in rows),
         tuple(draw(st.sampled_from(degrees)) for _ in rows),
-        draw(st.sampled_from(Schedule)),
+        draw(st.sampled_from(PipelineSchedule)),
         draw(st.integers(1, 8)),
         draw(st.booleans()),
     )
@@ -129,13 +130,14 @@ def by_hand(graph: StageGraph, config: ParallelismConfig, home: Sequence[tuple[i
             for q in stages:
                 near = home[q].count(m) / config.replicas[q]
                 total += 2 * traffic.get((s, q), 0.0) / k * (near / 100.0 + (1 - near) / 10.0)
-            busy.append(total + (0.0 if config.schedule is Schedule.SYNC else rings[s]))
+            busy.append(total + (0.0 if config.schedule is not PipelineSchedule.PIPEDREAM else rings[s]))
     for (s, q), sent in traffic.items():
         if s < q:
             apart = sum(a != b for a in home[s] for b in home[q])
             cut += 2 * sent / (config.replicas[s] * config.replicas[q]) * apart
-    if config.schedule is Schedule.SYNC:
-        fill = (config.micro_batches + len(graph.stages) - 1) / config.micro_batches
+    if config.schedule is not PipelineSchedule.PIPEDREAM:
+        waits = (len(graph.stages) - 1) / (3 if config.schedule is PipelineSchedule.ZERO_BUBBLE else 1)
+        fill = (config.micro_batches + waits) / config.micro_batches
         return fill * max(busy) + max(rings), cut
     return max(busy), cut
 

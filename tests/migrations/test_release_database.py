@@ -4,6 +4,7 @@
 pauses, reservations, webhooks, forecasts, an imported history, a trained model, a request that no cycle has consumed.
 """
 
+import json
 import lzma
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,8 @@ import pytest
 from sqlalchemy import Connection
 
 from policies.lifecycle import JobState
+from policies.model.ids import JobId
+from policies.model.plan import PipelineSchedule
 from service.db import access, attempt_reports, audit, event_log, forecasts, limits, reads, webhooks
 from service.db.check import check
 from service.db.codec import decode_actions, decode_changes, decode_refusals
@@ -228,3 +231,14 @@ def test_the_engine_loads_the_unfinished_jobs(stored: tuple[Database, Raw]) -> N
         row["id"] for row in raw["facts"] if row["consumed_cycle"] is None
     }
     assert len(store.jobs([job.id for job in loaded.jobs])) == len(loaded.jobs)
+
+
+def test_a_pipeline_keeps_its_schedule_under_its_new_name(stored: tuple[Database, Raw]) -> None:
+    """``1f1b`` of the release never flushed."""
+    database, raw = stored
+    old = {row["id"]: json.loads(row["spec"]).get("parallelism") for row in raw["jobs"] if row["spec"]}
+    pipelines = [job for job, parallelism in old.items() if parallelism is not None]
+    assert pipelines and all(old[job]["schedule"] == "1f1b" for job in pipelines)
+    for record in SqlStore(database).jobs([JobId(job) for job in pipelines]):
+        assert record.spec.parallelism is not None
+        assert record.spec.parallelism.schedule is PipelineSchedule.PIPEDREAM

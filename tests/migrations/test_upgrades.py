@@ -14,7 +14,8 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from policies.model.ids import JobId
-from policies.model.job import ArrayPlace
+from policies.model.job import ArrayPlace, JobSpec
+from policies.model.plan import PipelineSchedule
 from service.db import migrate
 from service.db.check import check
 from service.db.codec import encode
@@ -22,8 +23,9 @@ from service.db.lease import LEADER_LEASE, acquire, release
 from service.db.migrate import SchemaError, SchemaState, scripts_folder, state, upgrade
 from service.db.rows import new_job_values
 from service.db.session import Database, open_database
+from service.db.specs import SpecReader
 from service.db.store import SqlStore
-from service.db.tables import JOBS, METADATA
+from service.db.tables import ARRAY_SPECS, JOBS, METADATA
 from service.engine.record import JobRecord
 from tests.conformance.store_suite import SPEC
 from tests.postgres import PostgresServer
@@ -125,6 +127,50 @@ def test_rows_of_every_earlier_schema_are_there_afterwards(url: str, revision: s
             assert _rows(database, name, list(rows[0])) == rows, name
 
 
+def _of_old_schedules(spec: JobSpec) -> dict[str, Any]:
+    """The document of a spec as releases before schema 0019 wrote it."""
+    document = encode(spec)
+    if spec.parallelism is not None:
+        old = {PipelineSchedule.PIPEDREAM: "1f1b", PipelineSchedule.ONE_F_ONE_B: "sync"}
+        document["parallelism"]["schedule"] = old[spec.parallelism.schedule]
+        del document["parallelism"]["virtual_stages"]
+    return document
+
+
+def test_schedules_keep_their_meaning_under_their_new_names(url: str) -> None:
+    """More rows than are read at a time; a label and a variable of the same name stay."""
+    _upgrade_to(url, "0018")
+    named = {"labels": {"schedule": "1f1b"}, "env": {"schedule": "sync", "parallelism": '"schedule":"1f1b"'}}
+    assert SPEC.parallelism is not None
+    asynchronous = replace(SPEC.parallelism, schedule=PipelineSchedule.PIPEDREAM)
+    each = [replace(SPEC, **named), replace(SPEC, parallelism=asynchronous, **named)]
+    each.append(replace(SPEC, stage_graph=None, parallelism=None, **named))
+    count = 600
+    with closing(open_database(url)) as database:
+        with database.writing() as session:
+            connection = session.connection()
+            there = sa.MetaData()
+            there.reflect(connection, only=["jobs", "array_specs"])
+            rows = []
+            for job in range(1, count + 1):
+                spec = each[job % 3]
+                row = new_job_values(spec, 1.0, JobRecord(JobId(job), spec, 1.0))
+                given = {name: value for name, value in row.items() if value is not None}
+                rows.append({**given, "id": job, "spec": _of_old_schedules(spec)})
+            connection.execute(sa.insert(there.tables["jobs"]), rows)
+            arrays = [{"id": position, "spec": _of_old_schedules(spec)} for position, spec in enumerate(each)]
+            connection.execute(sa.insert(there.tables["array_specs"]), arrays)
+        assert upgrade(url) is SchemaState.OLDER
+        jobs = [JobId(job) for job in range(1, count + 1)]
+        assert {record.id: record.own_spec for record in SqlStore(database).jobs(jobs)} == {
+            job: each[job % 3] for job in jobs
+        }
+        with database.reading() as session:
+            reader = SpecReader(session.connection())
+            stored = session.connection().execute(sa.select(sa.cast(ARRAY_SPECS.c.spec, sa.Text)).order_by("id"))
+            assert [reader.read(text) for text in stored.scalars()] == each
+
+
 def test_the_spec_of_an_array_is_moved_and_its_elements_keep_theirs(url: str) -> None:
     """Of two arrays beside a single job; the first job of one was deleted."""
     _upgrade_to(url, "0012")
@@ -141,7 +187,10 @@ def test_the_spec_of_an_array_is_moved_and_its_elements_keep_theirs(url: str) ->
             there = sa.MetaData()
             there.reflect(connection, only=["jobs"])
             for job, spec in specs.items():
-                row = new_job_values(spec, 1.0, JobRecord(JobId(job), spec, 1.0)) | {"id": job, "spec": encode(spec)}
+                row = new_job_values(spec, 1.0, JobRecord(JobId(job), spec, 1.0)) | {
+                    "id": job,
+                    "spec": _of_old_schedules(spec),
+                }
                 given = {name: value for name, value in row.items() if value is not None}
                 connection.execute(sa.insert(there.tables["jobs"]), given)
         assert upgrade(url) is SchemaState.OLDER

@@ -10,7 +10,7 @@ from policies.model.shape import CountedShape, TransformerShape
 from policies.training.hardware import Links
 from policies.training.operations import operations, parameters
 from policies.training.standin import HYBRID, stand_in
-from policies.training.work import OPTIMIZER_BYTES, bubble, work
+from policies.training.work import OPTIMIZER_BYTES, work
 from tests.unit.policies.training.test_operations import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B, QWEN3_30B
 
 LINKS = Links(inside_bytes_s=450e9, beyond_bytes_s=50e9, domain=8)
@@ -62,11 +62,12 @@ def test_frozen_weights_have_no_gradient_and_no_optimizer_step() -> None:
 def test_bubble_of_the_published_schedules() -> None:
     """(p - 1) / m of Narayanan et al., divided by the virtual stages; a third of it with ZB-H1 (Qi et al.)."""
     plan = TrainingPlan(pipeline=8, global_batch=16)
-    assert bubble(plan) / plan.micro_batches == 7 / 16
+    assert work(LLAMA3_8B, plan, LINKS).bubble / plan.micro_batches == 7 / 16
     interleaved = replace(plan, virtual_stages=4, schedule=PipelineSchedule.INTERLEAVED)
-    assert bubble(interleaved) == 7 / 4
-    assert bubble(replace(plan, schedule=PipelineSchedule.ZERO_BUBBLE)) == pytest.approx(7 / 3)
-    assert bubble(replace(plan, schedule=PipelineSchedule.PIPEDREAM)) == 0
+    assert work(LLAMA3_8B, interleaved, LINKS).bubble == 7 / 4
+    zero = replace(plan, schedule=PipelineSchedule.ZERO_BUBBLE)
+    assert work(LLAMA3_8B, zero, LINKS).bubble == pytest.approx(7 / 3)
+    assert work(LLAMA3_8B, replace(plan, schedule=PipelineSchedule.PIPEDREAM), LINKS).bubble == 0
 
 
 def test_tensor_parallel_traffic_is_four_all_reduces_a_layer() -> None:

@@ -117,7 +117,7 @@ def test_what_cannot_be_replayed_is_one_line(cli: CliWorld, tmp_path: Path) -> N
     for name, said in (
         ("missing.json", "No such file"),
         ("text.json", "not JSON"),
-        ("other.json", "sooner.cycle/1"),
+        ("other.json", "sooner.cycle/2"),
         ("lottery.json", "unknown policy 'lottery'"),
     ):
         result = cli.run("sim", "replay", name)

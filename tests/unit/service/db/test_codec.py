@@ -15,8 +15,9 @@ from policies.model.estimate import Estimate, ShadowPrediction, Slowdown, Unit
 from policies.model.graph import Stage, StageGraph
 from policies.model.ids import JobId, ServerIndex
 from policies.model.job import IterationTimes, JobSpec, Launch, PreemptionSignal
-from policies.model.parallelism import ParallelismConfig, Schedule
+from policies.model.parallelism import ParallelismConfig
 from policies.model.placement import Placement, ServerShare
+from policies.model.plan import PipelineSchedule
 from policies.model.reasons import Reason
 from service.db.codec import (
     CodecError,
@@ -64,7 +65,9 @@ specs = st.builds(
     working_dir=maybe(words),
     stage_graph=maybe(st.builds(StageGraph, tuples(stages), tuples(st.tuples(whole, whole, whole)))),
     parallelism=maybe(
-        st.builds(ParallelismConfig, tuples(whole), tuples(whole), st.sampled_from(Schedule), whole, st.booleans())
+        st.builds(
+            ParallelismConfig, tuples(whole), tuples(whole), st.sampled_from(PipelineSchedule), whole, st.booleans()
+        )
     ),
     model=maybe(words),
     batch_size=maybe(whole),

@@ -12,8 +12,10 @@ from policies import ranked
 from policies.builtin import las
 from policies.model.cluster import Cluster, Server
 from policies.model.decision import ChangeKind, Decision, Preempt
+from policies.model.graph import Stage, StageGraph
 from policies.model.ids import JobId
 from policies.model.job import ArrayPlace
+from policies.model.parallelism import ParallelismConfig
 from policies.model.reasons import Explanation
 from policies.registry import make_policy
 from service.engine.ports import CycleBatch
@@ -193,10 +195,27 @@ def test_an_element_without_the_spec_of_its_array_is_refused() -> None:
         read_cycle(document | {"arrays": {"20": {"v": 1, **document["jobs"][0]["spec"]}}})
 
 
+def test_a_document_of_the_first_version_keeps_the_meaning_of_its_schedules() -> None:
+    """In it ``1f1b`` never flushed, and ``sync`` was what is now called 1F1B."""
+    snapshot = _with_array({"schedule": "1f1b"})
+    single, *elements = snapshot.world.jobs
+    graph = StageGraph((Stage("a", 1.0, 1.0, 1), Stage("b", 1.0, 1.0, 1)), ((0, 1, 1),))
+    for job, old in ((single, "1f1b"), (elements[0], "sync")):
+        job.spec = replace(job.spec, gpus=2, stage_graph=graph, parallelism=ParallelismConfig((1, 1), (1, 1)))
+        document = cycle_document(replace(snapshot, world=replace(snapshot.world, jobs=(job,))))
+        for spec in (document["jobs"][0]["spec"], *document.get("arrays", {}).values()):
+            if "parallelism" in spec:
+                spec["parallelism"]["schedule"] = old
+        [again] = read_cycle(document | {"schema": "sooner.cycle/1"}).world.jobs
+        assert again.spec.parallelism is not None
+        assert again.spec.parallelism.schedule == {"1f1b": "pipedream", "sync": "1f1b"}[old]
+        assert again.spec.labels == job.spec.labels
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"schema": "sooner.jobs/1"}, "sooner.cycle/1"),
+        ({"schema": "sooner.jobs/1"}, "sooner.cycle/2"),
         ({"jobs": [{"v": 1}]}, "missing"),
         ({"now_s": None}, "wrong type"),
         ({"actions": {"v": 1, "items": [{"action": "dance"}]}}, "action"),
