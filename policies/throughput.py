@@ -4,6 +4,7 @@ The formulas are our model (docs/explanation/a-srpt.md, "Model"), consistent wit
 it. A job without a stage graph has no such model: its speed is learnt from measurements.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 
@@ -52,15 +53,22 @@ def times_of(spec: JobSpec, cluster: Cluster) -> IterationTimes | None:
     """The same for a job, over all types that it takes; None without a stage graph. Raises :class:`NeverFits`."""
     if spec.stage_graph is None or spec.parallelism is None:
         return None
-    gang, fleet = gang_of(spec.stage_graph, spec.parallelism), fleet_of(cluster)
-    if not spec.gpu_type_fallbacks:
-        return _iteration_times(gang, fleet, spec.gpu_type)
+    return iteration_times_over(spec.stage_graph, spec.parallelism, cluster, spec.gpu_types)
+
+
+def iteration_times_over(
+    graph: StageGraph, config: ParallelismConfig, cluster: Cluster, gpu_types: Sequence[str]
+) -> IterationTimes:
+    """The same over servers of any one of ``gpu_types`` (none named: of any type). Raises :class:`NeverFits`."""
+    gang, fleet = gang_of(graph, config), fleet_of(cluster)
+    if len(gpu_types) < 2:
+        return _iteration_times(gang, fleet, gpu_types[0] if gpu_types else None)
     found = []
-    for name in spec.gpu_types:
+    for name in gpu_types:
         with suppress(NeverFits):
             found.append(_iteration_times(gang, fleet, name))
     if not found:
-        raise NeverFits(f"no servers of types {', '.join(spec.gpu_types)} can hold a gang of {spec.gpus} GPUs")
+        raise NeverFits(f"no servers of types {', '.join(gpu_types)} can hold a gang of {gang.gpus} GPUs")
     return IterationTimes(
         min(times.floor_s for times in found), max(times.ceil_s for times in found), min(times.min_s for times in found)
     )

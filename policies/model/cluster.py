@@ -73,3 +73,11 @@ class Cluster:
         for server in self.servers:
             totals[server.gpu_type] = totals.get(server.gpu_type, 0) + server.gpus
         return totals
+
+    @cached_property
+    def gpu_memory_by_type(self) -> Mapping[str, float | None]:
+        """Memory in GiB of a GPU of each type; None where servers of the type state none, or different ones."""
+        stated: dict[str, set[float | None]] = {}
+        for server in self.servers:
+            stated.setdefault(server.gpu_type, set()).add(server.gpu_memory_gib)
+        return {name: next(iter(sizes)) if len(sizes) == 1 else None for name, sizes in stated.items()}

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from policies.model.cluster import Cluster
+from policies.training.gpu_names import types_meant
 from service.domain.source_rows import SkipRow
 from service.sim.workloads.model import Workload, WorkloadJob, in_submission_order
 from service.slurm.accounting import AccountedJob
@@ -25,7 +26,7 @@ class Past:
 
 
 class GpuTypes:
-    """The cluster's names of GPU types, by those of the accounting: as given, or equal but for capital letters."""
+    """The cluster's names of GPU types, by those of the accounting: as given, equal but for capitals, or of the same GPU."""
 
     def __init__(self, cluster: Cluster, given: Mapping[str, str]) -> None:
         """``given``: the accounting's name -> the cluster's name. Raises ValueError for a name that the cluster does not have."""
@@ -35,15 +36,19 @@ class GpuTypes:
         self._known = {name.casefold(): name for name in cluster.gpus_by_type} | {
             name.casefold(): known for name, known in given.items()
         }
+        self._cluster = cluster
         self._by_server = {server.name: server.gpu_type for server in cluster.servers}
 
     def of(self, job: AccountedJob) -> str:
         """The type on which the job ran; "" where nothing says it. Raises :class:`SkipRow` for an unknown name."""
         if job.gpu_type:
             known = self._known.get(job.gpu_type.casefold())
-            if known is None:
-                raise SkipRow(f"GPU type {job.gpu_type!r} is not in the cluster file")
-            return known
+            if known is not None:
+                return known
+            if len(meant := types_meant(job.gpu_type, self._cluster)) != 1:
+                several = f"is {' or '.join(meant)}" if meant else "is not in the cluster file"
+                raise SkipRow(f"GPU type {job.gpu_type!r} {several}")
+            return meant[0]
         found = {self._by_server[name] for name in job.nodes if name in self._by_server}
         return found.pop() if len(found) == 1 else ""
 

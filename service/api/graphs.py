@@ -13,6 +13,7 @@ from policies.model.parallelism import ParallelismConfig
 from policies.model.plan import PipelineSchedule
 from policies.stages import GraphError, cut, layer_graph
 from policies.suggestion import did_you_mean
+from policies.training.gpu_names import gpu_name, types_meant
 from service.api.problems import Fault, json_pointer
 from service.api.stepwise import too_many_entries
 from service.config.settings import Settings
@@ -145,9 +146,12 @@ def _catalogue_graph(
 
 def catalogue_graph(model: str, batch_size: int, replicas: int, gpu_type: str | None, cluster: Cluster) -> LayerGraph:
     """The layers of a network of the catalogue on the reference GPU."""
-    if gpu_type is None or gpu_type not in GPUS:
+    if gpu_type is None:
         return build(model, batch_size, replicas=replicas)
-    return _on_reference(build(model, batch_size, gpu_type, replicas), gpu_type, cluster)
+    family = gpu_name(gpu_type).family.upper()
+    if family not in GPUS:
+        return build(model, batch_size, replicas=replicas)
+    return _on_reference(build(model, batch_size, family, replicas), gpu_type, cluster)
 
 
 def _on_reference(graph: LayerGraph, gpu_type: str, cluster: Cluster) -> LayerGraph:
@@ -156,7 +160,8 @@ def _on_reference(graph: LayerGraph, gpu_type: str, cluster: Cluster) -> LayerGr
     A job with a GPU type states its times on that type, and a server of it divides times by its ``gpu_speed`` again. Where
     servers of one type differ in speed, the slowest is taken as what the user measured on.
     """
-    speed = min((server.gpu_speed for server in cluster.servers if server.gpu_type == gpu_type), default=1.0)
+    meant = types_meant(gpu_type, cluster)
+    speed = min((server.gpu_speed for server in cluster.servers if server.gpu_type in meant), default=1.0)
     if speed == 1.0:
         return graph
     layers = (

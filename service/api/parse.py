@@ -10,6 +10,7 @@ from dataclasses import replace
 from policies.choose import fits_empty
 from policies.model.cluster import Cluster, Gangs
 from policies.model.job import ArrayPlace, JobSpec
+from policies.training.gpu_names import types_meant, with_types_of
 from service.api.graphs import Faults, shape_of
 from service.api.job_bodies import job_spec
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
@@ -155,14 +156,15 @@ class _Fit:
     def refusal(self, spec: JobSpec) -> tuple[str, str] | None:
         """Why the job can never run, and the key of the body that prevents it; None if it can."""
         types = self._cluster.gpus_by_type
-        unknown = next((name for name in spec.gpu_types if name not in types), None)
+        unknown = next((name for name in spec.gpu_types if not types_meant(name, self._cluster)), None)
         if unknown is not None:
             named = "gpu_types" if spec.gpu_type_fallbacks else "gpu_type"
             return f"no server has GPUs of type {unknown!r}; there are {', '.join(sorted(types))}", named
+        asked, spec = spec.gpu_types, with_types_of(spec, self._cluster)
         most = max((types[name] for name in spec.gpu_types or types), default=0)
         key = "parallelism" if spec.parallelism is not None else "gpus"
         if spec.gpus > most:
-            kind = f" of type {spec.gpu_type}" if len(spec.gpu_types) == 1 else " of one type"
+            kind = f" of type {asked[0]}" if len(asked) == 1 else " of one type"
             return f"needs {spec.gpus} GPUs; the cluster has {most}{kind}", key
         shape = (spec.gpus, spec.gpu_types, spec.topology, spec.stage_graph, spec.parallelism)
         if shape not in self._known:

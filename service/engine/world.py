@@ -12,6 +12,7 @@ from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.server_reservation import ServerReservation
 from policies.throughput import NeverFits, times_of
+from policies.training.gpu_names import with_types_of
 from service.engine.admission import Admission
 from service.engine.record import JobRecord, ServerRecord, StoredWorld
 
@@ -68,7 +69,8 @@ class World:
         self._free.append((1 << server.gpus) - 1)
 
     def add_job(self, job: JobRecord) -> None:
-        """Add an unfinished job, with its GPUs if its open attempt holds any."""
+        """Add an unfinished job, with its GPUs if its open attempt holds any. Its GPU types get the cluster's names."""
+        job.spec = with_types_of(job.spec, self.cluster)
         if job.iteration_times is None:
             # A job from a time with more servers may fit nowhere now. It waits until servers come back.
             with suppress(NeverFits):

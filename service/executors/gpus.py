@@ -1,6 +1,5 @@
 """The GPUs of this machine as NVML reports them, and the cluster that they form. Without a driver GPUs are virtual."""
 
-import re
 import socket
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -8,10 +7,9 @@ from itertools import accumulate
 from typing import Any, Protocol
 
 from policies.model.cluster import Cluster, Server
+from policies.training.gpu_names import GpuName, gpu_name
 
 _GIB = 1024**3
-_BRANDS = re.compile(r"^(NVIDIA|Tesla|Quadro|GeForce|TITAN|\s)+", re.IGNORECASE)
-_MODEL = re.compile(r"(?:RTX |GTX )?[A-Za-z]*\d+[A-Za-z]*(?: Ti| SUPER)?")
 
 
 class Nvml(Protocol):
@@ -46,11 +44,15 @@ class GpuInfo:
         """The short name that jobs ask for: ``Tesla V100-SXM2-32GB`` is a ``V100``."""
         return gpu_type_of(self.name)
 
+    @property
+    def described(self) -> GpuName:
+        """Its name with its memory, for the comparison with the type of a server."""
+        return gpu_name(self.name, self.memory_bytes / _GIB)
+
 
 def gpu_type_of(name: str) -> str:
     """A marketing name's model number, without brand, board and memory; the whole name where none is found."""
-    match = _MODEL.match(_BRANDS.sub("", name))
-    return match.group().replace(" ", "") if match else name
+    return gpu_name(name).family
 
 
 def detect(nvml: Nvml | None = None, visible: str | None = None) -> list[GpuInfo] | None:
@@ -138,7 +140,8 @@ def device_ids(
     left = list(gpus)
     layout: list[tuple[str, ...]] = []
     for server in cluster.servers:
-        mine = [gpu for gpu in left if gpu.gpu_type == server.gpu_type][: server.gpus]
+        wanted = gpu_name(server.gpu_type)
+        mine = [gpu for gpu in left if gpu.described.serves(wanted)][: server.gpus]
         if len(mine) < server.gpus or (own is not None and server.name not in own):
             layout.append(())
             continue

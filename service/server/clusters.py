@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from policies.model.cluster import Cluster, Gangs, Server
+from policies.training.gpu_names import types_meant
 from service.config.cluster_file import ClusterFileError, load_cluster, load_servers
 from service.config.environment import is_loopback
 from service.config.settings import Settings, env_name
@@ -119,7 +120,7 @@ def local_servers(settings: Settings, gpus: Sequence[GpuInfo] | None) -> tuple[C
         )
     for server in cluster.servers:
         has = here[server.name]
-        if server.gpus > has.gpus or (gpus and server.gpu_type != has.gpu_type):
+        if server.gpus > has.gpus or (gpus and not types_meant(server.gpu_type, Cluster("", (has,)))):
             kind = has.gpu_type if gpus else "virtual ones (setting virtual_gpus)"
             raise ClusterFileError(
                 f"{settings.cluster}: servers",

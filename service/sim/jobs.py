@@ -14,7 +14,8 @@ from policies.model.ids import JobId
 from policies.model.job import IterationTimes, JobSpec, PreemptionSignal
 from policies.model.parallelism import ParallelismConfig
 from policies.model.value import value
-from policies.throughput import NeverFits, iteration_times
+from policies.throughput import NeverFits, iteration_times_over
+from policies.training.gpu_names import meant_by, types_meant
 from service.sim.work import JobTruth
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload, WorkloadJob
@@ -115,6 +116,7 @@ def bounds_of(jobs: Sequence[SimJob], cluster: Cluster) -> Bounds:
 
 
 def _sim_job(job_id: JobId, row: WorkloadJob, cluster: Cluster, checkpoint_period_s: float | None) -> SimJob:
+    types = _types(row, cluster)
     graph, parallelism, times = _pace(row, cluster) if row.model else (None, None, None)
     iterations = float(row.iterations) if row.iterations is not None else None
     if iterations is None and times is not None:
@@ -127,7 +129,8 @@ def _sim_job(job_id: JobId, row: WorkloadJob, cluster: Cluster, checkpoint_perio
         stage_graph=graph,
         parallelism=parallelism,
         model=row.model or None,
-        gpu_type=row.gpu_type or None,
+        gpu_type=types[0] if types else None,
+        gpu_type_fallbacks=types[1:],
         declared_iterations=row.declared_iterations,
         walltime_s=row.walltime_s,
         checkpoint_period_s=checkpoint_period_s,
@@ -141,11 +144,16 @@ def _sim_job(job_id: JobId, row: WorkloadJob, cluster: Cluster, checkpoint_perio
 _SIGNAL = PreemptionSignal()
 
 
+def _types(row: WorkloadJob, cluster: Cluster) -> tuple[str, ...]:
+    """The GPU types that the row may use, by the cluster's names; empty for all."""
+    return meant_by((row.gpu_type,), cluster) if row.gpu_type else ()
+
+
 def _pace(row: WorkloadJob, cluster: Cluster) -> tuple[StageGraph, ParallelismConfig, IterationTimes]:
     """What the row's model means on this cluster; ValueError says why it means nothing."""
     try:
         graph, parallelism = _pipeline(row.model, row.gpus)
-        return graph, parallelism, iteration_times(graph, parallelism, cluster, row.gpu_type or None)
+        return graph, parallelism, iteration_times_over(graph, parallelism, cluster, _types(row, cluster))
     except UnknownModel as error:
         raise ValueError(f"names an unknown model: {error}") from error
     except NeverFits as error:
@@ -161,7 +169,7 @@ def _pipeline(model: str, gpus: int) -> tuple[StageGraph, ParallelismConfig]:
 def _check_size(row: WorkloadJob, cluster: Cluster) -> None:
     """A gang never mixes GPU types, so one type must be able to hold it."""
     if row.gpu_type:
-        most = cluster.gpus_by_type.get(row.gpu_type, 0)
+        most = max((cluster.gpus_by_type[name] for name in types_meant(row.gpu_type, cluster)), default=0)
         kind = f" {row.gpu_type}"
     else:
         most = max(cluster.gpus_by_type.values())

@@ -73,18 +73,19 @@ def test_a_model_of_the_catalogue_may_be_spread_by_hand(client: Client, world: W
     assert len(stages(spec).stages) == 2
 
 
-def test_times_are_stated_on_the_jobs_own_gpu_type(client: Client, world: World) -> None:
+@pytest.mark.parametrize("asked", ["A100", "a100", "gpu:a100"])
+def test_times_are_stated_on_the_jobs_own_gpu_type(client: Client, world: World, asked: str) -> None:
     """A server of speed 2 halves times: what was measured there is twice as long on the reference GPU."""
     world.servers.append(Server("fast", 4, gpu_type="A100", gpu_speed=2.0))
     parallelism = {"stages": 1, "replicas": [1]}
     assert (
         stages(submitted(client, world, graph_job(graph=chain(1), parallelism=parallelism))).stages[0].forward_s == 1.0
     )
-    body = graph_job(graph=chain(1), parallelism=parallelism, gpu_type="A100")
+    body = graph_job(graph=chain(1), parallelism=parallelism, gpu_type=asked)
     stage = stages(submitted(client, world, body)).stages[0]
     assert (stage.forward_s, stage.backward_s) == (2.0, 4.0)
     model = {"model": "vgg19", "batch_size": 8}
-    spec = submitted(client, world, plain_job(graph=model, gpus=1, gpu_type="A100"))
+    spec = submitted(client, world, plain_job(graph=model, gpus=1, gpu_type=asked))
     expected_s = 2.0 * sum(layer.forward_s for layer in build("vgg19", 8, "A100").layers)
     assert sum(stage.forward_s for stage in stages(spec).stages) == pytest.approx(expected_s)
 

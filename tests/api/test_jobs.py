@@ -137,7 +137,10 @@ def test_a_dependency_may_be_met_by_any_end(client: Client, world: World) -> Non
     [
         ({"gpus": 5}, None, ""),
         ({"gpus": 9}, "/gpus", "8"),
+        ({"gpus": 2, "gpu_type": "NVIDIA Tesla T4"}, None, ""),
         ({"gpus": 3, "gpu_type": "T4"}, "/gpus", "2 of type T4"),
+        ({"gpus": 3, "gpu_type": "Tesla-T4"}, "/gpus", "2 of type Tesla-T4"),
+        ({"gpu_types": ["H100", "t4"]}, "/gpu_types", "'H100'"),
         ({"gpu_type": "H100"}, "/gpu_type", "T4, V100"),
     ],
 )

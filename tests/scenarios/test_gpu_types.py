@@ -90,3 +90,15 @@ def test_everybody_ends_on_a_type_that_it_takes(name: str, jobs: list[tuple[int,
                 assert len(used) == 1
                 assert used.issubset(job.spec.gpu_types)
     assert {story.state(f"j{number}") for number in range(len(jobs))} == {JobState.SUCCEEDED}
+
+
+@pytest.mark.parametrize("asked", ["a100", "A100 80GB", "nvidia_a100-sxm4-80gb", "gpu:a100:4"])
+def test_a_type_is_found_by_any_of_its_spellings(asked: str) -> None:
+    story = cluster("1x4:V100 1x4:NVIDIA-A100-SXM4-80GB", policy("fifo_backfill"))
+    story.job("a", gpus=4, runs_s=10, gpu_type=asked).until(0).starts("a").on("a", 1)
+
+
+def test_a_name_of_the_cluster_means_that_type_alone() -> None:
+    story = cluster("1x4:A100-80 1x4:A100", policy("fifo_backfill"))
+    story.job("a", gpus=4, runs_s=10, gpu_type="A100").job("b", gpus=4, runs_s=10, gpu_type="A100").until(0)
+    story.starts("a").on("a", 1).waits("b", Reason.RESOURCES)

@@ -6,6 +6,7 @@ import pytest
 
 from policies.model.cluster import Cluster, Server
 from service.advice.history import GpuTypes, past_of
+from service.domain.source_rows import SkipRow
 from service.slurm.accounting import AccountedJob
 
 CLUSTER = Cluster("two types", (Server("node1", 8, "A100"), Server("node2", 4, "H100-80GB")))
@@ -74,3 +75,11 @@ def test_the_jobs_that_are_left_out_are_counted_by_reason() -> None:
         "GPU type 'v100' is not in the cluster file": 1,
         "it has more GPUs than the cluster has": 2,
     }
+
+
+def test_a_type_may_be_spelt_in_another_way_than_in_the_cluster_file() -> None:
+    cluster = Cluster("c", (Server("node1", 4, "A100-80"), Server("node2", 4, "A100-40")))
+    types = GpuTypes(cluster, {})
+    assert types.of(replace(JOB, gpu_type="nvidia_a100-sxm4-80gb")) == "A100-80"
+    with pytest.raises(SkipRow, match="'a100' is A100-80 or A100-40"):
+        types.of(replace(JOB, gpu_type="a100"))

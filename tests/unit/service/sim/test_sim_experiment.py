@@ -176,6 +176,15 @@ def test_a_gang_does_not_mix_gpu_types_and_a_requested_type_must_exist() -> None
             _run(Workload("w", (WorkloadJob("x", 0.0, 5, 1.0, gpu_type=gpu_type),)), mixed)
 
 
+def test_a_row_may_spell_a_gpu_type_in_another_way_than_the_cluster() -> None:
+    mixed = Cluster("mixed", (Server("a", 4, "V100"), Server("b", 4, "NVIDIA A100-SXM4-80GB")))
+    rows = [
+        WorkloadJob(f"{n}", 0.0, 4, 10.0, gpu_type="a100_80gb", model=model) for n, model in enumerate(("", "vgg19"))
+    ]
+    result = _run(Workload("w", tuple(rows)), mixed).result
+    assert (result.finished, result.makespan_s) == (2, pytest.approx(20.0, rel=0.01))
+
+
 def test_an_empty_workload_has_an_empty_result() -> None:
     result = _run(Workload("w", ()), ONE).result
     assert (result.jobs, result.mean_jct_s, result.ratio_to_lower_bound, result.events) == (0, 0.0, None, 0)
