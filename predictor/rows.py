@@ -115,17 +115,18 @@ def request_submission(request: PredictionRequest) -> Submission:
 
 
 def ended_row(label: EndedJob) -> EndedRow:
-    """The row of a job that has ended."""
+    """The row of a job that has ended. A profile run says how fast the program is, and nothing about how long it trains."""
+    measures_only = label.spec.profile is not None
     return EndedRow(
         submission=submission_of(label.job, label.spec, label.submitted_at_s),
         ended_at_s=label.ended_at_s,
-        iterations=label.iterations,
-        service_s=label.service_s,
+        iterations=None if measures_only else label.iterations,
+        service_s=0.0 if measures_only else label.service_s,
         final_state=label.final_state,
         seconds_per_iteration=label.seconds_per_iteration,
         ran_on_gpu_type=label.gpu_type or "",
         servers_spanned=label.servers_spanned,
-        reported_iterations=plausible(label.reported_iterations),
+        reported_iterations=None if measures_only else plausible(label.reported_iterations),
     )
 
 

@@ -357,7 +357,9 @@ class LivePredictor:
     def _query(self, request: PredictionRequest, submission: Submission) -> Query:
         speed = self._throughput.lookup(submission.recurrence, submission.gpus, submission.gpu_type)
         speed_known = speed is not None or request.spec.stage_graph is not None
-        unit = unit_of(self._knowledge, submission, speed_known=speed_known)
+        # A profile run is stopped early, so the program's iterations do not apply. Its walltime limits the seconds.
+        profile = request.spec.profile is not None
+        unit = Unit.SERVICE_S if profile else unit_of(self._knowledge, submission, speed_known=speed_known)
         example = self._knowledge.example(submission, unit)
         if request.job not in self._pending:
             # The first prediction is the one that is scored. The other unit needs no features, because its models do not run.

@@ -9,6 +9,9 @@ from policies.model.ids import JobId
 from policies.model.parallelism import ParallelismConfig
 from policies.model.value import shared_value, value
 
+PROFILE_LABEL = "sooner/profile"
+"""Marks a run that only measures the program's speed. Its value is the number of iterations to leave out as warm-up."""
+
 
 class Launch(StrEnum):
     """How often the command runs in an attempt: once a server, or once a GPU."""
@@ -61,6 +64,7 @@ class JobSpec:
     no communication model and its speed is learnt. ``checkpoint_period_s`` None = the program cannot checkpoint.
     Jobs in ``after`` must succeed first, those in ``after_any`` must end; a job in both must succeed.
     ``gpu_type`` None = any type; ``gpu_type_fallbacks``: other types that it takes as well, in the order of preference.
+    ``servers``: the gang is on exactly so many, with as many GPUs on each (None = any number).
     ``min_run_s``: each attempt runs this long before it may be preempted for another job.
     ``gpus_min`` / ``gpus_max`` are the elastic range for policies that resize (none given = rigid). Values of ``env`` whose
     names are in ``secret_env`` are never shown; ``env`` is left out where a spec is printed.
@@ -80,6 +84,7 @@ class JobSpec:
     gpu_type: str | None = None
     gpu_type_fallbacks: tuple[str, ...] = ()
     topology: Topology | None = None
+    servers: int | None = None
     declared_iterations: int | None = None
     walltime_s: float | None = None
     min_run_s: float = 0.0
@@ -107,6 +112,14 @@ class JobSpec:
     def gpu_types(self) -> tuple[str, ...]:
         """The types that it takes, the preferred one first; none = any."""
         return () if self.gpu_type is None else (self.gpu_type, *self.gpu_type_fallbacks)
+
+    @property
+    def profile(self) -> int | None:
+        """Warm-up iterations of a run that only measures its program (0 if the label names no number); None for others."""
+        text = self.labels.get(PROFILE_LABEL)
+        if text is None:
+            return None
+        return int(text) if text.isascii() and text.isdecimal() else 0
 
     @property
     def recurrence(self) -> tuple[str, str, str]:

@@ -7,13 +7,14 @@ from policies.lifecycle import JobState
 from policies.model.job import JobSpec
 from policies.model.view import JobView, PreemptionCosts
 from policies.options import Options
+from policies.rules.equal_shares import EqualSharesRule
 from policies.rules.minimum_run_time import MinimumRunTime
 from policies.rules.progress_first import ProgressFirst
 from policies.rules.protocols import PlacementRule, PreemptionRule
 from policies.rules.restart_limit import RestartLimit
 from policies.rules.topology import TopologyRule
 
-PLACEMENT_RULES: tuple[PlacementRule, ...] = (TopologyRule(),)
+PLACEMENT_RULES: tuple[PlacementRule, ...] = (TopologyRule(), EqualSharesRule())
 
 PREEMPTION_RULES: tuple[Callable[[Options], PreemptionRule | None], ...] = (
     MinimumRunTime,

@@ -100,6 +100,7 @@ def _parse_job(body: JobBody, settings: Settings, cluster: Cluster, faults: Faul
     shape = shape_of(body, settings, cluster, faults)
     if shape is not None:
         _check_range(body, shape.gpus, faults)
+        _check_servers(body, shape.gpus, faults)
     most = settings.min_run_s_max
     if body.min_run_s > most:
         faults.add(f"must be at most {most:g}, the setting min_run_s_max (got {body.min_run_s:g})", "min_run_s")
@@ -146,6 +147,11 @@ def _check_range(body: JobBody, gpus: int, faults: Faults) -> None:
         faults.add(f"must be at least {gpus}, the GPUs of the job (got {body.gpus_max})", "gpus_max")
 
 
+def _check_servers(body: JobBody, gpus: int, faults: Faults) -> None:
+    if body.servers is not None and gpus % body.servers:
+        faults.add(f"must divide {gpus}, the GPUs of the job (got {body.servers})", "servers")
+
+
 class _Fit:
     """Whether jobs could ever run on this cluster. Jobs of one submission are often alike, so results are cached."""
 
@@ -166,13 +172,15 @@ class _Fit:
         if spec.gpus > most:
             kind = f" of type {asked[0]}" if len(asked) == 1 else " of one type"
             return f"needs {spec.gpus} GPUs; the cluster has {most}{kind}", key
-        shape = (spec.gpus, spec.gpu_types, spec.topology, spec.stage_graph, spec.parallelism)
+        shape = (spec.gpus, spec.gpu_types, spec.topology, spec.servers, spec.stage_graph, spec.parallelism)
         if shape not in self._known:
             self._known[shape] = fits_empty(self._cluster, spec)
         if self._known[shape]:
             return None
         if spec.topology is not None and fits_empty(self._cluster, replace(spec, topology=None)):
             return f"no {spec.topology.level} can hold the job even when empty", "topology"
+        if spec.servers is not None and fits_empty(self._cluster, replace(spec, servers=None)):
+            return f"cannot be placed in equal shares on {spec.servers} servers, even empty ones", "servers"
         gangs = self._cluster.gangs
         if gangs is not Gangs.ANY and fits_empty(replace(self._cluster, gangs=Gangs.ANY), spec):
             return f"no set of servers can hold the job even when empty: on this cluster it needs {gangs.demand}", key

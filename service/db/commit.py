@@ -128,7 +128,8 @@ def _write_labels(connection: Connection, labels: Sequence[EndedJob], at_s: floa
     if not labels:
         return
     _insert(connection, HISTORY, [own_history_values(label) for label in labels])
-    _score(connection, {label.job: label for label in labels}, at_s)
+    # A profile run is stopped early: it says nothing about the accuracy of predictions.
+    _score(connection, {label.job: label for label in labels if label.spec.profile is None}, at_s)
     _learn_throughput(connection, labels, at_s)
 
 

@@ -169,13 +169,18 @@ def _progressed(cycle: Cycle, job: JobRecord, report: Report) -> None:
 
 
 def _measure(job: JobRecord, report: Report, iteration: float) -> None:
-    """Speed from the first report of the attempt to this one: start-up time before the first does not count."""
+    """Speed from the first report of the attempt to this one: start-up time before the first does not count.
+
+    Nor does the warm-up of a profile run.
+    """
     attempt = job.attempt
     assert attempt is not None
     if report.iterations_per_s is not None:
         job.iterations_per_s = report.iterations_per_s
         return
     if attempt.first_progress_at_s is None or attempt.first_progress_iteration is None:
+        if iteration < (job.spec.profile or 0):
+            return
         attempt.first_progress_at_s, attempt.first_progress_iteration = report.at_s, iteration
         return
     elapsed_s = report.at_s - attempt.first_progress_at_s

@@ -319,6 +319,10 @@ class JobBody(Body):
         description="Instead of 'gpu_type': all accepted types, the preferred type first. Layer times refer to that type.",
     )
     topology: TopologyBody | None = Field(default=None, description="All GPUs within one server or rack.")
+    servers: Gpus | None = Field(
+        default=None,
+        description="The GPUs on exactly this many servers, as many on each; it divides the number of GPUs.",
+    )
     tensor_across_servers: bool = False
     declared_iterations: Annotated[int, Field(ge=1, le=ITERATIONS_MAX)] | None = None
     walltime_s: PositiveDuration | None = None

@@ -158,6 +158,19 @@ def test_gpu_types_are_kept_in_their_order(client: Client, world: World) -> None
     assert submit(client, gpu_types=["T4", "V100"], gpus=8).status_code == 201
 
 
+def test_a_number_of_servers_divides_the_gpus_and_can_be_found(client: Client, world: World) -> None:
+    problem = assert_problem(submit(client, gpus=5, servers=2), "invalid-body")
+    assert problem["errors"] == [{"pointer": "/servers", "detail": "must divide 5, the GPUs of the job (got 2)"}]
+    problem = assert_problem(submit(client, gpus=6, servers=3), "never-fits")
+    detail = "cannot be placed in equal shares on 3 servers, even empty ones"
+    assert problem["errors"] == [{"pointer": "/servers", "detail": detail}], "two servers have V100, one T4"
+    assert_problem(submit(client, gpus=2, servers=0), "invalid-body", ["/servers"])
+    accepted = submit(client, gpus=6, servers=2)
+    assert accepted.status_code == 201
+    assert world.store.jobs([accepted.json()["id"]])[0].spec.servers == 2
+    assert client.get(f"/v1/jobs/{accepted.json()['id']}/spec").json()["servers"] == 2
+
+
 def test_a_topology_that_nothing_can_hold_is_refused(client: Client, world: World) -> None:
     rack = {"level": "rack", "required": True}
     problem = assert_problem(submit(client, gpus=6, topology={"level": "server"}), "never-fits")

@@ -218,6 +218,17 @@ def test_throughput_keeps_the_newest_samples_and_counts_all(sql: SqlHarness, dri
     ]
 
 
+def test_a_profile_run_gives_its_speed_and_scores_no_prediction(sql: SqlHarness, driver: Driver) -> None:
+    sql.submit([replace(SPEC, labels={"sooner/profile": "5"})], 5.0)
+    (job,) = driver.admit()
+    write = touched(job)
+    write.prediction = Prediction(Estimate((80.0,), Unit.SERVICE_S, "test"))
+    driver.commit(write)
+    driver.commit(_with_speed(ended(job, service_s=20.0), 0.5))
+    assert _rows(sql.database, PredictionRow, "actual", "scored_at_s") == [(None, None)]
+    assert _rows(sql.database, ThroughputRow, "name", "median_s_per_iteration", "count") == [("gpt2", 0.5, 1)]
+
+
 def _with_speed(write: object, seconds: float, gpu_type: str = "V100") -> object:
     write.label = replace(write.label, seconds_per_iteration=seconds, gpu_type=gpu_type)
     assert isinstance(write.label, EndedJob)

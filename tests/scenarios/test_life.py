@@ -247,6 +247,16 @@ def test_progress_is_measured_between_reports_and_survives_what_is_checkpointed(
     assert story.record("a").iterations == 20.0
 
 
+def test_the_warm_up_of_a_profile_run_is_not_measured() -> None:
+    story = one().job("a", runs_s=1000, labels={"sooner/profile": "5"}).until(10)
+    for at_s, iteration in ((20.0, 1.0), (60.0, 4.0), (70.0, 6.0), (74.0, 10.0)):
+        report = Report(ReportKind.PROGRESS, at_s, story.attempt("a"), iteration=iteration)
+        story.until(at_s).says(report).until(at_s)
+    assert story.record("a").measured_s_per_iteration == 1.0
+    story.says(Report(ReportKind.PROGRESS, 78.0, story.attempt("a"), iteration=11.0)).until(78)
+    assert story.record("a").measured_s_per_iteration == 8.0 / 5.0
+
+
 def test_a_late_progress_report_counts_no_time_twice() -> None:
     story = one().job("a", runs_s=1000).until(10)
     story.says(Report(ReportKind.PROGRESS, 10.0, story.attempt("a"), iteration=5.0)).until(10)
