@@ -7,6 +7,8 @@ from enum import StrEnum
 from policies.model.graph import StageGraph
 from policies.model.ids import JobId
 from policies.model.parallelism import ParallelismConfig
+from policies.model.plan import TrainingPlan
+from policies.model.shape import ModelShape
 from policies.model.value import shared_value, value
 
 PROFILE_LABEL = "sooner/profile"
@@ -66,6 +68,8 @@ class JobSpec:
     ``gpu_type`` None = any type; ``gpu_type_fallbacks``: other types that it takes as well, in the order of preference.
     ``servers``: the gang is on exactly so many, with as many GPUs on each (None = any number).
     ``min_run_s``: each attempt runs this long before it may be preempted for another job.
+    ``plan`` is how the model of ``shape`` is trained; the stages then follow from both where the GPU type
+    is known. ``shape`` None: a plan of a model that is not known.
     ``gpus_min`` / ``gpus_max`` are the elastic range for policies that resize (none given = rigid). Values of ``env`` whose
     names are in ``secret_env`` are never shown; ``env`` is left out where a spec is printed.
     """
@@ -102,6 +106,8 @@ class JobSpec:
     launch: Launch = Launch.SERVER
     array: ArrayPlace | None = None
     secret_env: tuple[str, ...] = ()
+    plan: TrainingPlan | None = None
+    shape: ModelShape | None = None
 
     @property
     def needs(self) -> tuple[JobId, ...]:

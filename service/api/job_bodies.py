@@ -17,10 +17,12 @@ from service.wire.bodies import CatalogueGraphBody, JobBody, StageGraphBody
 
 _SPEC = TypeAdapter(JobSpec)
 
-DERIVED = frozenset({"gpus", "stage_graph", "parallelism", "model", "batch_size", "gpu_type_fallbacks", "after_any"})
+DERIVED = frozenset(
+    {"gpus", "stage_graph", "parallelism", "model", "batch_size", "gpu_type_fallbacks", "after_any", "shape"}
+)
 """Fields of a spec that follow from other keys of the body."""
 
-OWN_FORM = frozenset({"after", "array"})
+OWN_FORM = frozenset({"after", "array", "plan"})
 """Keys that a body and a spec both have, in different forms."""
 
 SHARED = frozenset(JobBody.model_fields) & frozenset(JobSpec.__dataclass_fields__) - DERIVED - OWN_FORM

@@ -21,6 +21,7 @@ from policies.model.estimate import ShadowPrediction
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Reason
 from policies.model.server_reservation import ServerReservation
+from policies.model.shape import CountedShape, TransformerShape
 from service.engine.limits import LimitOwner
 
 VERSION = 1
@@ -133,7 +134,14 @@ def decode_shadows(document: object) -> list[ShadowPrediction]:
 
 
 _ACTION: Any = Action
-_ACTION_WORDS: Mapping[str, type] = {"start": Start, "preempt": Preempt, "reserve": Reserve}
+_TAGS: Mapping[type, tuple[str, str]] = {
+    Start: ("action", "start"),
+    Preempt: ("action", "preempt"),
+    Reserve: ("action", "reserve"),
+    TransformerShape: ("form", "transformer"),
+    CountedShape: ("form", "counted"),
+}
+"""The key and the word by which the dataclasses of a union are told apart."""
 
 
 def _encode_rows(hint: Any, values: Sequence[object]) -> dict[str, Any]:
@@ -295,27 +303,33 @@ def _mapping(key_hint: Any, value_hint: Any) -> _Shape:
 
 
 def _union(members: tuple[Any, ...]) -> _Shape:
-    """``X | None``, or the one union of dataclasses that there is: actions, distinguished by a word."""
+    """``X``, ``X | None``, or one of several dataclasses, distinguished by a word."""
     kinds = [member for member in members if member is not type(None)]
-    if len(kinds) == 1:
-        shape = _shape(kinds[0])
-        return _Shape(
-            lambda value: None if value is None else shape.encode(value),
-            lambda value: None if value is None else shape.decode(value),
-        )
-    words = {kind: word for word, kind in _ACTION_WORDS.items()}
+    shape = _shape(kinds[0]) if len(kinds) == 1 else _tagged(kinds)
+    if len(kinds) == len(members):
+        return shape
+    return _Shape(
+        lambda value: None if value is None else shape.encode(value),
+        lambda value: None if value is None else shape.decode(value),
+    )
+
+
+def _tagged(kinds: Sequence[type]) -> _Shape:
+    [tag] = {_TAGS[kind][0] for kind in kinds}
+    words = {kind: _TAGS[kind][1] for kind in kinds}
     shapes = {words[kind]: _shape(kind) for kind in kinds}
+    expected = f"expected {' or '.join(kind.__name__ for kind in kinds)}"
 
     def encode_tagged(value: Any) -> dict[str, Any]:
         if type(value) not in words:
-            raise CodecError(f"{value!r} is not an action")
+            raise CodecError(f"{value!r} is none: {expected}")
         word = words[type(value)]
-        return {"action": word, **shapes[word].encode(value)}
+        return {tag: word, **shapes[word].encode(value)}
 
     def decode_tagged(value: Any) -> Any:
-        if not isinstance(value, dict) or value.get("action") not in shapes:
-            raise CodecError("expected an action")
-        return shapes[value["action"]].decode({key: entry for key, entry in value.items() if key != "action"})
+        if not isinstance(value, dict) or value.get(tag) not in shapes:
+            raise CodecError(f"{expected}, named by the key {tag!r}")
+        return shapes[value[tag]].decode({key: entry for key, entry in value.items() if key != tag})
 
     return _Shape(encode_tagged, decode_tagged)
 
@@ -359,7 +373,10 @@ def _dataclass(kind: type[Any]) -> _Shape:
                 found[name] = decoders[name](entry)
         except CodecError as error:
             raise error.within(name) from None
-        return kind(**found)
+        try:
+            return kind(**found)
+        except ValueError as error:  # values that contradict each other
+            raise CodecError(str(error)) from None
 
     return _Shape(encode_object, decode_object)
 

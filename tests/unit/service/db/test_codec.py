@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.catalogue.shapes import SHAPES
 from policies.model.cluster import Server
 from policies.model.decision import Action, Change, ChangeKind, Preempt, Reserve, Start
 from policies.model.estimate import Estimate, ShadowPrediction, Slowdown, Unit
@@ -17,7 +18,7 @@ from policies.model.ids import JobId, ServerIndex
 from policies.model.job import IterationTimes, JobSpec, Launch, PreemptionSignal
 from policies.model.parallelism import ParallelismConfig
 from policies.model.placement import Placement, ServerShare
-from policies.model.plan import PipelineSchedule
+from policies.model.plan import PipelineSchedule, Precision, Recompute, TrainingPlan
 from policies.model.reasons import Reason
 from service.db.codec import (
     CodecError,
@@ -52,6 +53,15 @@ def maybe(of: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.none() | of
 
 
+PLANS = [
+    TrainingPlan(),
+    TrainingPlan(
+        data=4, tensor=2, pipeline=2, virtual_stages=3, context=2, expert=4, expert_tensor=2, sequence_parallel=True,
+        zero_stage=1, shard_group=4, micro_batch=2, global_batch=64, sequence=8192, precision=Precision.FP8,
+        recompute=Recompute.FULL, schedule=PipelineSchedule.INTERLEAVED, fp32_gradients=False, dropout=True, graphed=True,
+    ),
+]  # fmt: skip
+
 placements = st.builds(Placement, tuples(st.builds(ServerShare, servers, whole, tuples(whole))))
 stages = st.builds(Stage, words, numbers, numbers, whole, whole)
 specs = st.builds(
@@ -85,6 +95,8 @@ specs = st.builds(
     gpus_max=maybe(whole),
     preemption=maybe(st.builds(PreemptionSignal, words, numbers)),
     launch=st.sampled_from(Launch),
+    plan=maybe(st.sampled_from(PLANS)),
+    shape=maybe(st.sampled_from([found.shape for found in SHAPES.values()])),
 )
 described = st.builds(Server, words, whole, words, words, numbers, numbers, numbers, maybe(numbers))
 values = st.one_of(
@@ -165,6 +177,14 @@ def test_an_absent_field_is_its_default() -> None:
     assert decode(JobSpec, {"v": 1, "name": "a", "user": "u", "gpus": 2}) == JobSpec("a", "u", 2)
 
 
+def test_a_plan_and_its_shape_are_objects_of_their_fields() -> None:
+    counted, transformer = SHAPES["resnet-50"].shape, SHAPES["llama3-8b"].shape
+    plan = TrainingPlan(data=2, global_batch=4)
+    document = encode(JobSpec("a", "u", 2, plan=plan, shape=counted))
+    assert (document["shape"]["form"], document["shape"]["kind"], document["plan"]["data"]) == ("counted", "cnn", 2)
+    assert encode(JobSpec("a", "u", 2, shape=transformer))["shape"]["form"] == "transformer"
+
+
 SPEC = encode(JobSpec("a", "u", 2))
 
 
@@ -190,6 +210,9 @@ SPEC = encode(JobSpec("a", "u", 2))
         ({**SPEC, "command": "ls"}, "expected a list"),
         ({**SPEC, "env": []}, "expected an object"),
         ({**SPEC, "env": {"A": 1}}, r"JobSpec\.env\.A: 1 is not a string"),
+        ({**SPEC, "shape": {"layers": 3}}, r"JobSpec\.shape: expected TransformerShape or CountedShape"),
+        ({**SPEC, "shape": {"form": "cube"}}, "named by the key 'form'"),
+        ({**SPEC, "plan": {"data": 2, "global_batch": 3}}, r"JobSpec\.plan: global_batch: must be a multiple"),
         ({**SPEC, "preemption": {"signal": "SIGUSR1", "why": 1}}, r"JobSpec\.preemption: unknown"),
     ],
 )
