@@ -10,7 +10,8 @@ from functools import cached_property
 class Server:
     """One server. ``nic_bytes_s`` and ``intra_bytes_s`` are of the whole server, one direction.
 
-    ``gpu_speed`` divides compute times: 1.0 is the reference GPU on which layer times were taken.
+    ``gpu_speed`` divides compute times: 1.0 is the reference GPU on which layer times were taken. ``gpu_speed_assumed``: nothing
+    states the speed, and it is 1.0 for want of a better value.
     """
 
     name: str
@@ -21,6 +22,7 @@ class Server:
     intra_bytes_s: float = 120e9
     gpu_speed: float = 1.0
     gpu_memory_gib: float | None = None
+    gpu_speed_assumed: bool = field(default=False, compare=False)
 
     @property
     def share_bytes_s(self) -> float:

@@ -1,6 +1,6 @@
 """Requests that change something: carried out once per ``Idempotency-Key`` and recorded in the audit log."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import Depends, Response
@@ -38,10 +38,13 @@ class ChangeRequest:
         request: EngineRequest,
         server: str | None = None,
         detail: Mapping[str, Any] | None = None,
+        warnings: Sequence[str] = (),
     ) -> Answer:
         """Store a request to the scheduling loop, and answer that the next cycle acts on it. ``detail`` is for the audit log."""
         self._dependencies.store.add_request(session, request)
         accepted = AcceptedDocument(accepted=request.kind.value, job_id=request.job, server=server)
+        if warnings:
+            accepted["warnings"] = list(warnings)
         target = None if server is None else f"server {server}"
         return Answer(202, accepted, target=target, detail=detail or {})
 

@@ -63,7 +63,9 @@ def _answer(client: Client) -> Answer[ServerDocument]:
     note = f"{cluster['name']}: {cluster['free_gpus']} of {cluster['usable_gpus']} usable GPUs are free"
     if cluster["gpus"] != cluster["usable_gpus"]:
         note += f" ({cluster['gpus']} in all)"
-    return Answer(cluster["servers"], {"schema": "sooner.cluster.status/1", "cluster": cluster}, printable(note))
+    lines = [note, *(f"warning: {warning}" for warning in cluster.get("warnings", ()))]
+    document = {"schema": "sooner.cluster.status/1", "cluster": cluster}
+    return Answer(cluster["servers"], document, "\n".join(map(printable, lines)))
 
 
 def info_command(how: Style) -> None:

@@ -34,6 +34,8 @@ def import_command(
     made = cluster_of_slurm(config.get("ClusterName", "slurm"), nodes, racks, partition)
     if not made.servers:
         fail("Slurm knows no node with GPUs of one type", EXIT_FAILED)
+    for sentence in made.warnings:
+        typer.echo(printable(f"warning: {sentence}"), err=True)
     for sentence in made.left_out:
         typer.echo(printable(f"left out: {sentence}"), err=True)
     if out is None:

@@ -180,6 +180,8 @@ def print_accepted(accepted: Mapping[str, Mapping[str, Any]], as_json: bool) -> 
         return
     for target, each in accepted.items():
         typer.echo(printable(f"{target}: {each['accepted']} accepted"))
+        for warning in each.get("warnings", ()):
+            typer.echo(printable(f"warning: {warning}"), err=True)
 
 
 def print_table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> None:

@@ -68,9 +68,10 @@ def _entry(members: Sequence[Server]) -> Mapping[str, Any]:
         "rack": first.rack,
         "nic_gbps": _gbps(first.nic_bytes_s),
         "intra_gbps": _gbps(first.intra_bytes_s),
-        "gpu_speed": first.gpu_speed,
+        "gpu_speed": None if first.gpu_speed_assumed else first.gpu_speed,
+        "gpu_memory_gib": first.gpu_memory_gib,
     }
-    return entry | ({"gpu_memory_gib": first.gpu_memory_gib} if first.gpu_memory_gib is not None else {})
+    return {key: value for key, value in entry.items() if value is not None}
 
 
 def _gbps(bytes_s: float | None) -> float | None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field
 
 from policies.model.cluster import Cluster, Server
+from policies.training.gpu_speed import with_assumed_speed
 from service.config.yaml_file import FileModel, Positive, Word, YamlFileError, errors_as, read_yaml, validate
 
 SCHEMA = "sooner.cluster/1"
@@ -47,7 +48,8 @@ class ServerGroup(FileModel):
             "gpu_speed": self.gpu_speed,
             "gpu_memory_gib": self.gpu_memory_gib,
         }
-        return Server("", self.gpus, **{name: value for name, value in given.items() if value is not None})
+        server = Server("", self.gpus, **{name: value for name, value in given.items() if value is not None})
+        return with_assumed_speed(server) if self.gpu_speed is None else server
 
 
 class Tiers(FileModel):

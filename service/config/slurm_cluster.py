@@ -6,7 +6,8 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from service.config.cluster_file import SCHEMA
+from policies.training.gpu_speed import speed_warnings
+from service.config.cluster_file import SCHEMA, parse_cluster
 from service.slurm.nodes import SlurmNode
 
 UNTYPED: Final = "gpu"
@@ -18,11 +19,12 @@ _COMMENT: Final = """\
 
 
 class ImportedCluster(NamedTuple):
-    """``text``: the file. ``left_out``: why nodes are not in it, a sentence each."""
+    """``text``: the file. ``left_out``: why nodes are not in it, ``warnings``: what it leaves open, a sentence each."""
 
     text: str
     servers: int
     left_out: Sequence[str]
+    warnings: Sequence[str] = ()
 
 
 def cluster_of_slurm(
@@ -40,7 +42,8 @@ def cluster_of_slurm(
         names = [node.name for node in members]
         document["servers"].append({"names": names, "gpus": gpus, "gpu_type": gpu_type, "rack": rack})
     text = _COMMENT + yaml.safe_dump(document, sort_keys=False, width=120, default_flow_style=None)
-    return ImportedCluster(text, len(usable), left_out)
+    warnings = speed_warnings(parse_cluster(document).servers) if usable else ()
+    return ImportedCluster(text, len(usable), left_out, warnings)
 
 
 def _kind(node: SlurmNode, racks: Mapping[str, str]) -> tuple[int, str, str]:

@@ -30,7 +30,7 @@ CLUSTER = """schema: sooner.cluster/1
 name: demo (pretended GPUs)
 virtual: true
 servers:
-  - {count: 2, gpus: 4, gpu_type: virtual}
+  - {count: 2, gpus: 4, gpu_type: virtual, gpu_speed: 1.0}
 """
 
 SETTINGS = {

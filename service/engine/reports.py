@@ -8,6 +8,7 @@ from policies.model.estimate import Unit
 from policies.model.ids import AttemptId, job_of
 from policies.model.reasons import Reason
 from policies.throughput import iteration_time_s
+from policies.training.gpu_speed import with_assumed_speed
 from service.engine.commands import Stop
 from service.engine.cycle import Cycle
 from service.engine.events import Report, ReportKind, ServerEventKind, Warned
@@ -77,7 +78,7 @@ _SERVER_EVENTS = {
 def _apply_server_report(cycle: Cycle, report: Report) -> None:
     """Apply a report about a server. A repeated one changes nothing."""
     if report.kind is ReportKind.SERVER_ADDED and report.server_spec is not None:
-        cycle.add_server(report.server_spec, found=True)
+        cycle.add_server(with_assumed_speed(report.server_spec), found=True)
     if report.server is None or report.kind not in _SERVER_EVENTS or report.server >= len(cycle.world.servers):
         return
     record = cycle.world.servers[report.server]

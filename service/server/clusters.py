@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from policies.model.cluster import Cluster, Gangs, Server
 from policies.training.gpu_names import types_meant
+from policies.training.gpu_speed import speed_warnings, with_assumed_speed, with_published_speed
 from service.config.cluster_file import ClusterFileError, load_cluster, load_servers
 from service.config.environment import is_loopback
 from service.config.settings import Settings, env_name
@@ -54,6 +55,8 @@ class OwnServers:
         else:
             cluster = enroll(self._database, self._described(found), found)
         cluster = replace(cluster, gangs=gangs_of(executor.abilities))
+        for warning in speed_warnings(cluster.servers):
+            logger.warning(warning)
         executor.use_cluster(cluster)
         return cluster
 
@@ -64,7 +67,7 @@ class OwnServers:
         if not found and not stored:
             raise ExecutorUnavailable("the cluster has no server with GPUs yet")
         if self._file is None:
-            return Cluster(self.known.name, tuple(each.server for each in found))
+            return Cluster(self.known.name, tuple(with_assumed_speed(each.server) for each in found))
         file = load_cluster(self._file)
         return described(file, [each.server for each in found], {server.name for server in stored}, self._file)
 
@@ -93,7 +96,7 @@ def described(file: Cluster, found: Sequence[Server], remembered: set[str], path
             raise ClusterFileError(
                 f"{path}: servers", f"{server.name} has {gpus} GPUs in the file, and {server.gpus} in the cluster"
             )
-    servers = tuple(listed.get(server.name, server) for server in found)
+    servers = tuple(listed.get(server.name) or with_assumed_speed(server) for server in found)
     return Cluster(file.name, servers, file.rack_bytes_s, file.core_bytes_s, file.labels)
 
 
@@ -104,7 +107,8 @@ def local_servers(settings: Settings, gpus: Sequence[GpuInfo] | None) -> tuple[C
     """
     machine = local_cluster(settings.virtual_gpus, gpus)
     if settings.cluster is None:
-        return machine, frozenset(server.name for server in machine.servers)
+        servers = tuple(with_published_speed(server) for server in machine.servers)
+        return replace(machine, servers=servers), frozenset(server.name for server in servers)
     cluster, virtual = load_servers(settings.cluster)
     if virtual:
         logger.warning("%s is virtual: this machine pretends to be its servers, and runs all jobs", settings.cluster)

@@ -61,6 +61,7 @@ class ClusterDocument(TypedDict):
     usable_gpus: int
     free_gpus: int
     servers: list[ServerDocument]
+    warnings: Annotated[list[str], Field(description="GPU types for which nothing states a speed, a sentence each.")]
 
 
 class ReservationDocument(TypedDict):

@@ -187,6 +187,7 @@ class AcceptedDocument(TypedDict):
     accepted: str
     job_id: NotRequired[Annotated[int | None, Field(json_schema_extra={"default": None})]]
     server: NotRequired[Annotated[str | None, Field(json_schema_extra={"default": None})]]
+    warnings: NotRequired[Annotated[list[str], Field(description="What the request leaves open, and what is assumed.")]]
 
 
 class ArrayDocument(TypedDict):

@@ -1,6 +1,7 @@
 """The cluster: shown as the loop sees it, changed by requests."""
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -88,6 +89,19 @@ def test_a_server_is_added_in_our_units(client: Client, world: World) -> None:
     [request] = world.store.pending_requests(10)
     assert request.server_spec == Server("gpu-07", 8, "V100", "r1", 12.5e9, 120e9, 1.5, 32.0)
     assert world.nudges == 1
+
+
+def test_a_server_without_a_speed_is_warned_of(client: Client, world: World) -> None:
+    body = examples.SERVER | {"gpu_type": "A100"}
+    [warning] = client.post("/v1/cluster/servers", json=body).json()["warnings"]
+    assert warning.startswith("GPU type 'A100' has no gpu_speed") and "write gpu_speed: 2.5" in warning
+    [request] = world.store.pending_requests(10)
+    assert request.server_spec is not None and request.server_spec.gpu_speed_assumed
+    stated = client.post("/v1/cluster/servers", json=body | {"name": "gpu-08", "gpu_speed": 1.0})
+    assert stated.json() == {"accepted": "server_added", "job_id": None, "server": "gpu-08"}
+    assert client.get("/v1/cluster").json()["warnings"] == []
+    world.servers.append(replace(request.server_spec, name="x"))
+    assert client.get("/v1/cluster").json()["warnings"] == [warning]
 
 
 def test_a_servers_name_is_taken_once(client: Client, world: World) -> None:

@@ -8,6 +8,7 @@ from sqlmodel import Session
 
 from policies.model.cluster import Server
 from policies.model.ids import ServerIndex
+from policies.training.gpu_speed import speed_warnings, with_assumed_speed
 from service.api.changes import Change, ChangeRequest
 from service.api.deps import ApiDependencies, ClusterNow, Deps, ToLeader
 from service.api.documents import document
@@ -54,6 +55,7 @@ def show_cluster(dependencies: Deps, leader: ToLeader) -> ClusterDocument:
         usable_gpus=sum(server["usable_gpus"] for server in servers),
         free_gpus=sum(server["free_gpus"] for server in servers),
         servers=servers,
+        warnings=speed_warnings(now.cluster.servers),
     )
 
 
@@ -111,11 +113,13 @@ def add_server(dependencies: Deps, change: Change, body: ServerBody) -> Response
         gpu_speed=body.gpu_speed,
         gpu_memory_gib=body.gpu_memory_gib,
     )
+    if "gpu_speed" not in body.model_fields_set:
+        server = with_assumed_speed(server)
 
     def effect(session: Session) -> Answer:
         try:
             request = EngineRequest(0, RequestKind.SERVER_ADDED, dependencies.now_s(), server_spec=server)
-            return change.accept(session, request, server.name)
+            return change.accept(session, request, server.name, warnings=speed_warnings([server]))
         except DuplicateServer:
             raise Problem(ProblemType.CONFLICT, f"A server named {server.name!r} already exists.") from None
 

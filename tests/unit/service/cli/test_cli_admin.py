@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import insert, update
 from typer.testing import CliRunner
 
+from policies.model.cluster import Server
 from policies.model.estimate import EndedJob
 from service.cli import connect, guard, models
 from service.cli.main import app
@@ -52,6 +53,15 @@ def test_info_shows_servers_and_free_gpus(cli: CliWorld) -> None:
     assert result.stderr == "test: 7 of 10 usable GPUs are free\n"
     assert cli.run("cluster", "show").stdout == result.stdout
     assert cli.run("info", "--quiet").stdout.split() == ["a", "b", "c"]
+
+
+def test_a_type_without_a_speed_is_warned_of(cli: CliWorld) -> None:
+    added = cli.run("cluster", "add", "d", "--gpus", "8", "--gpu-type", "A100")
+    assert added.stdout == "server d: server_added accepted\n"
+    assert added.stderr.startswith("warning: GPU type 'A100' has no gpu_speed: 1.0, that of a V100, is assumed; write ")
+    assert cli.run("cluster", "add", "e", "--gpus", "8", "--gpu-type", "A100", "--gpu-speed", "2").stderr == ""
+    cli.world.servers.append(Server("p", 4, "P100", gpu_speed_assumed=True))
+    assert "\nwarning: GPU type 'P100' has no gpu_speed" in cli.run("cluster", "show").stderr
 
 
 def test_the_cluster_as_json(cli: CliWorld) -> None:

@@ -51,6 +51,12 @@ def _nearly(server: Server) -> dict[str, object]:
     }
 
 
+def test_an_assumed_speed_is_not_written_as_if_it_were_stated() -> None:
+    cluster = Cluster("c", (Server("a", 4, "P100", gpu_speed_assumed=True), Server("b", 4, "P100", gpu_speed=1.5)))
+    assert [entry.get("gpu_speed") for entry in cluster_document(cluster)["servers"]] == [None, 1.5]
+    assert [each.gpu_speed_assumed for each in parse_cluster(cluster_document(cluster)).servers] == [True, False]
+
+
 def test_a_usual_cluster_is_short_and_exact(tmp_path: Path) -> None:
     nodes = tuple(Server(f"n{number}", 8, "P100", "r1", 100e9 / 8, 960e9 / 8) for number in range(3))
     cluster = Cluster("mine", (*nodes, Server("big", 16)), 400e9 / 8)

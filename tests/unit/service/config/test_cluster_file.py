@@ -148,3 +148,9 @@ def test_a_misspelt_key_is_named_before_the_one_that_is_missing() -> None:
         parse_cluster(_data() | {"servers": [{"gpu": 8}]})
     with pytest.raises(ClusterFileError, match=r"^server: unknown key; did you mean 'servers'\?$"):
         parse_cluster({"schema": "sooner.cluster/1", "server": [{"gpus": 8}]})
+
+
+def test_a_speed_that_is_left_out_is_assumed_unless_the_type_is_the_reference() -> None:
+    for given, assumed in (({}, False), ({"gpu_type": "P100"}, True), ({"gpu_type": "P100", "gpu_speed": 1.0}, False)):
+        server = parse_cluster(_data(**given)).servers[1]
+        assert (server.gpu_speed, server.gpu_speed_assumed) == (1.0, assumed)

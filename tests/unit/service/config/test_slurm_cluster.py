@@ -33,6 +33,8 @@ def test_the_recorded_cluster() -> None:
     racks = {"node1": "rack1", "node2": "rack1", "node3": "rack2", "node4": "rack2"}
     made = cluster_of_slurm("demo", nodes, racks)
     assert (made.text, made.servers, made.left_out) == (GOLDEN, 4, [])
+    [warning] = made.warnings
+    assert warning.startswith("GPU type 'a100' has no gpu_speed") and "write gpu_speed: 2.5" in warning
     cluster = parse_cluster(yaml.safe_load(made.text))
     assert cluster.servers[2] == Server("node3", 4, "a100", "rack2")
 

@@ -15,6 +15,7 @@ from service.config.cluster_file import ClusterFileError
 from service.config.settings import Settings, load_settings
 from service.db import reads, services
 from service.db.lease import LEADER_LEASE, LeaderLease
+from service.db.servers import stored_cluster
 from service.db.session import Database
 from service.db.store import SqlStore
 from service.engine.cycle import EngineSettings
@@ -103,6 +104,29 @@ def test_a_cluster_file_adds_to_the_servers_that_it_lists(database: Database, tm
     cluster = own.enroll(executor)
     assert (cluster.name, cluster.core_bytes_s) == ("site", 1e9)
     assert cluster.servers == (A, Server("b", 4, "A100", "r7", 25e9))
+
+
+def test_a_type_without_a_stated_speed_is_warned_of_at_the_start(
+    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(
+        "schema: sooner.cluster/1\nservers: [{names: [b], gpus: 4, gpu_type: T4, gpu_speed: 0.5}, "
+        "{names: [d], gpus: 4, gpu_type: P100}]\n"
+    )
+    executor, own = Finding(), OwnServers(database, EMPTY, file)
+    executor.found = [FoundServer(A), FoundServer(B), FoundServer(Server("c", 4)), FoundServer(Server("d", 4))]
+    own.enroll(executor)
+    warned = [record.message for record in caplog.records]
+    assert [message.partition(" has no")[0] for message in warned] == ["GPU type 'a100'", "GPU type 'P100'"]
+    assert "write gpu_speed: 2.5" in warned[0]
+    # It is stored with the server: the next leader knows it too.
+    assert [server.gpu_speed_assumed for server in stored_cluster(database, EMPTY).servers] == [
+        True,
+        False,
+        False,
+        True,
+    ]
 
 
 def test_a_server_that_returns_with_another_number_of_gpus_than_in_the_file_is_drained(
