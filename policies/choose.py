@@ -7,7 +7,7 @@ from functools import lru_cache
 from policies.model.cluster import Cluster, Gangs
 from policies.model.ids import ServerIndex
 from policies.model.job import IterationTimes, JobSpec
-from policies.model.placement import Placement, ServerShare, place
+from policies.model.placement import Placement, Slowdown, place, span_of
 from policies.model.value import value
 from policies.model.view import ClusterView, JobView
 from policies.placement import shapes
@@ -15,8 +15,9 @@ from policies.placement.candidates import fastest, servers_needed
 from policies.placement.fleet import Fleet, fleet_of
 from policies.placement.iteration import Gang
 from policies.placement.iteration import gang as gang_of
-from policies.placement.pool import FreePool, Grant
+from policies.placement.pool import FreePool
 from policies.placement.scatter import scattered_gang, scattered_gpus
+from policies.placement.spans import anywhere, fewest
 from policies.rules import registered
 from policies.rules.protocols import PlacementRule
 from policies.rules.server_reservations import closed_servers
@@ -28,53 +29,68 @@ definition uses time instead of servers, because the placement on the fewest ser
 
 @value
 class Candidate:
-    """A placement on free GPUs. ``iteration_s`` is alpha(x); None for a job without a stage graph."""
+    """A placement on free GPUs. ``iteration_s`` is alpha(x), for a job without a stage graph relative to one server; None where
+    all placements are equally fast.
+    """
 
     placement: Placement
     iteration_s: float | None
 
 
-def find(pool: FreePool, cluster: Cluster, spec: JobSpec, salt: int | None = None) -> Candidate | None:
+def find(
+    pool: FreePool, cluster: Cluster, spec: JobSpec, salt: int | None = None, slowdown: Slowdown | None = None
+) -> Candidate | None:
     """The best available placement now, or None. Changes nothing; equal arguments give an equal answer.
 
-    Without a stage graph: best fit on one server, else the fewest servers. With one: the candidate of least alpha(x), see
+    Without a stage graph: best fit on one server, else the fewest servers, in one rack where ``slowdown`` makes that faster.
+    With one: the candidate of least alpha(x), see
     :func:`policies.placement.candidates.fastest`; where the job names no GPU type, over all types, and where it names several,
     on the first that holds it now. With a ``salt``, random free GPUs drawn from it instead: for ablations.
     """
     if rules := registered.placement_rules(spec):
-        found = _find_by_rules(pool, cluster, spec, rules)
+        found = _find_by_rules(pool, cluster, spec, rules, slowdown)
         required = [rule for rule in rules if rule.required(spec)]
         if found is None and 0 < len(required) < len(rules):
-            found = _find_by_rules(pool, cluster, spec, required)
+            found = _find_by_rules(pool, cluster, spec, required, slowdown)
         if found is not None or required:
             return found
     if not spec.gpu_type_fallbacks:
-        return _find(pool, cluster, spec, spec.gpu_type, salt)
-    tried = (_find(pool, cluster, spec, name, salt) for name in spec.gpu_types)
+        return _find(pool, cluster, spec, spec.gpu_type, salt, slowdown)
+    tried = (_find(pool, cluster, spec, name, salt, slowdown) for name in spec.gpu_types)
     return next((found for found in tried if found is not None), None)
 
 
-def _find_by_rules(pool: FreePool, cluster: Cluster, spec: JobSpec, rules: Sequence[PlacementRule]) -> Candidate | None:
+def _find_by_rules(
+    pool: FreePool, cluster: Cluster, spec: JobSpec, rules: Sequence[PlacementRule], slowdown: Slowdown | None = None
+) -> Candidate | None:
     """The best placement that keeps these rules. Computed once while the pool does not change."""
-    sought = (_gang_of(spec), spec.gpus, spec.gpu_types, tuple([(rule.name, rule.demand(spec)) for rule in rules]))
+    demands = tuple([(rule.name, rule.demand(spec)) for rule in rules])
+    sought = (_gang_of(spec), spec.gpus, spec.gpu_types, demands, slowdown)
     if sought not in pool.found:
-        tried = (_of_type_by_rules(pool, cluster, spec, name, rules) for name in spec.gpu_types or pool.gpu_types)
+        tried = (
+            _of_type_by_rules(pool, cluster, spec, name, rules, slowdown) for name in spec.gpu_types or pool.gpu_types
+        )
         pool.found[sought] = next((found for found in tried if found is not None), None)
     found: Candidate | None = pool.found[sought]
     return found
 
 
 def _of_type_by_rules(
-    pool: FreePool, cluster: Cluster, spec: JobSpec, gpu_type: str, rules: Sequence[PlacementRule]
+    pool: FreePool,
+    cluster: Cluster,
+    spec: JobSpec,
+    gpu_type: str,
+    rules: Sequence[PlacementRule],
+    slowdown: Slowdown | None,
 ) -> Candidate | None:
     """The best placement on the whole pool if it keeps the rules, else the best one on the parts that the rules name."""
-    best = _find(pool, cluster, spec, gpu_type, None)
+    best = _find(pool, cluster, spec, gpu_type, None, slowdown)
     if best is None:
         return None
     broken = [rule for rule in rules if not rule.allows(cluster, spec, best.placement)]
     if not broken:
         return best
-    tried = (_find(part, cluster, spec, gpu_type, None) for part in _parts(pool, cluster, spec, broken))
+    tried = (_find(part, cluster, spec, gpu_type, None, slowdown) for part in _parts(pool, cluster, spec, broken))
     found = [
         each for each in tried if each is not None and all(rule.allows(cluster, spec, each.placement) for rule in rules)
     ]
@@ -90,12 +106,20 @@ def _parts(pool: FreePool, cluster: Cluster, spec: JobSpec, rules: Sequence[Plac
         yield from _parts(part, cluster, spec, rules[1:])
 
 
-def _find(pool: FreePool, cluster: Cluster, spec: JobSpec, gpu_type: str | None, salt: int | None) -> Candidate | None:
+def _find(
+    pool: FreePool,
+    cluster: Cluster,
+    spec: JobSpec,
+    gpu_type: str | None,
+    salt: int | None,
+    slowdown: Slowdown | None,
+) -> Candidate | None:
     gang = _gang_of(spec)
     if salt is not None and (scattered := _scattered(pool, cluster, gang, spec.gpus, gpu_type, salt)) is not None:
-        return scattered
+        return scattered if gang is not None else _slowed(cluster, scattered.placement, slowdown)
     if gang is None:
-        return _anywhere(pool, cluster.gangs, spec.gpus, gpu_type)
+        placement = anywhere(pool, cluster, spec.gpus, gpu_type, slowdown)
+        return None if placement is None else _slowed(cluster, placement, slowdown)
     # Many waiting jobs have equal gangs, and the search repeats while nothing has changed.
     sought = (gang, gpu_type)
     if sought not in pool.found:
@@ -156,16 +180,18 @@ def fits_usable(view: ClusterView, spec: JobSpec) -> bool:
 
 def find_open(pool: FreePool, view: ClusterView, job: JobView, salt: int | None) -> Candidate | None:
     """The best placement in the pool on servers that no reservation closes to the job."""
+    times = job.iteration_times
+    slowdown = None if times is None else times.slowdown
     if not view.server_reservations:
-        return find(pool, view.cluster, job.spec, salt)
+        return find(pool, view.cluster, job.spec, salt, slowdown)
     closed = closed_servers(view, job)
     taken = {server: pool.free(server) for server in sorted(closed) if server < len(pool) and pool.free(server)}
     if not taken:
-        return find(pool, view.cluster, job.spec, salt)
+        return find(pool, view.cluster, job.spec, salt, slowdown)
     try:
         for server in taken:
             pool.set_free(server, 0)
-        return find(pool, view.cluster, job.spec, salt)
+        return find(pool, view.cluster, job.spec, salt, slowdown)
     finally:
         for server, gpus in taken.items():
             pool.set_free(server, gpus)
@@ -182,21 +208,8 @@ def _gang_of(spec: JobSpec) -> Gang | None:
     return gang_of(spec.stage_graph, spec.parallelism)
 
 
-def _anywhere(pool: FreePool, gangs: Gangs, gpus: int, gpu_type: str | None) -> Candidate | None:
-    server = pool.best_fit(gpus, gpu_type)
-    if server is not None:
-        return Candidate(place([ServerShare(server, gpus)]), None)
-    grants = _fewest(pool, gangs, gpus, gpu_type)
-    return None if grants is None else Candidate(place([ServerShare(*grant) for grant in grants]), None)
-
-
-def _fewest(pool: FreePool, gangs: Gangs, gpus: int, gpu_type: str | None) -> list[Grant] | None:
-    """The fewest servers for a gang without a stage graph, with shares that the engine of the cluster can start."""
-    if gangs is Gangs.ANY:
-        return pool.fewest_servers(gpus, gpu_type)
-    types = pool.gpu_types if gpu_type is None else (gpu_type,)
-    found = (next(shapes.grants(pool, gangs, gpus, name), None) for name in types)
-    return min((grants for grants in found if grants is not None), key=len, default=None)
+def _slowed(cluster: Cluster, placement: Placement, slowdown: Slowdown | None) -> Candidate:
+    return Candidate(placement, None if slowdown is None else slowdown.factor(span_of(cluster, placement)))
 
 
 def _scattered(
@@ -216,6 +229,6 @@ def _scattered(
 def _servers_wanted(fleet: Fleet, gang: Gang | None, gpus: int, gpu_type: str | None) -> int:
     cluster, pool = fleet.empty(gpus)
     if gang is None:
-        return len(_fewest(pool, cluster.gangs, gpus, gpu_type) or ())
+        return len(fewest(pool, cluster.gangs, gpus, gpu_type) or ())
     types = pool.gpu_types if gpu_type is None else (gpu_type,)
     return min((servers for name in types if (servers := servers_needed(pool, cluster, gang, name))), default=0)

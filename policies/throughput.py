@@ -1,7 +1,7 @@
 """How long an iteration takes: under a placement, and at best and worst on a cluster.
 
 The formulas are our model (docs/explanation/a-srpt.md, "Model"), consistent with A-SRPT (arXiv 2501.05563) but not quoted from
-it. A job without a stage graph has no such model: its speed is learnt from measurements.
+it. A job without a stage graph has no such model: its speed, and its slowdown by span, are learnt from measurements.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,12 @@ from policies.model.cluster import Cluster
 from policies.model.graph import StageGraph
 from policies.model.job import IterationTimes, JobSpec
 from policies.model.parallelism import ParallelismConfig
-from policies.model.placement import Placement
+from policies.model.placement import Placement, Slowdown, span_of
 from policies.placement.candidates import fastest
-from policies.placement.fleet import Fleet, fleet_of
+from policies.placement.fleet import Fleet, SameCluster, fleet_of
 from policies.placement.iteration import Gang, ShareOf, ceil_s, floor_s, placement_s
 from policies.placement.iteration import gang as gang_of
+from policies.placement.spans import narrowest
 
 
 class NeverFits(ValueError):
@@ -49,10 +50,13 @@ def iteration_times(
     return _iteration_times(gang_of(graph, config), fleet_of(cluster), gpu_type)
 
 
-def times_of(spec: JobSpec, cluster: Cluster) -> IterationTimes | None:
-    """The same for a job, over all types that it takes; None without a stage graph. Raises :class:`NeverFits`."""
+def times_of(spec: JobSpec, cluster: Cluster, slowdown: Slowdown | None = None) -> IterationTimes | None:
+    """The same for a job, over all types that it takes. Raises :class:`NeverFits`.
+
+    Without a stage graph they follow from ``slowdown``; None without either.
+    """
     if spec.stage_graph is None or spec.parallelism is None:
-        return None
+        return None if slowdown is None or spec.gpus == 1 else _slowed_times(spec, cluster, slowdown)
     return iteration_times_over(spec.stage_graph, spec.parallelism, cluster, spec.gpu_types)
 
 
@@ -72,6 +76,27 @@ def iteration_times_over(
     return IterationTimes(
         min(times.floor_s for times in found), max(times.ceil_s for times in found), min(times.min_s for times in found)
     )
+
+
+def alpha(spec: JobSpec, times: IterationTimes, cluster: Cluster, placement: Placement) -> float:
+    """alpha(x) in the unit of the job's ``times``."""
+    if spec.stage_graph is not None and spec.parallelism is not None:
+        return iteration_time_s(spec.stage_graph, spec.parallelism, cluster, placement)
+    return 1.0 if times.slowdown is None else times.slowdown.factor(span_of(cluster, placement))
+
+
+def stretch_of(cluster: Cluster, spec: JobSpec, times: IterationTimes | None, placement: Placement) -> float:
+    """alpha(x) / alpha_min: how much slower than at its best a job runs at this placement; 1 where all are equally fast."""
+    return 1.0 if times is None else alpha(spec, times, cluster, placement) / times.min_s
+
+
+def _slowed_times(spec: JobSpec, cluster: Cluster, slowdown: Slowdown) -> IterationTimes | None:
+    """None if no placement is slower than another."""
+    span = narrowest(SameCluster(cluster), spec.gpus, spec.gpu_types)
+    if span is None:
+        raise NeverFits(f"no servers can hold a gang of {spec.gpus} GPUs")
+    least = slowdown.factor(span)
+    return None if slowdown.cluster <= least else IterationTimes(least, slowdown.cluster, least, slowdown)
 
 
 @lru_cache(maxsize=4096)

@@ -13,7 +13,7 @@ from policies.model.cluster import Cluster
 from policies.model.placement import Placement
 from policies.model.view import JobView
 from policies.rank import expected_remaining_s
-from policies.throughput import iteration_time_s
+from policies.throughput import stretch_of
 
 TRIED_MAX = 8
 """Scattered jobs that one cycle tries, the most stretched first."""
@@ -21,10 +21,9 @@ TRIED_MAX = 8
 
 def stretch(job: JobView, cluster: Cluster, placement: Placement) -> float | None:
     """alpha(x) / alpha_min of a job that would be faster with another placement; None for other jobs."""
-    spec, times = job.spec, job.iteration_times
-    if times is None or spec.stage_graph is None or spec.parallelism is None:
+    if job.iteration_times is None:
         return None
-    ratio = iteration_time_s(spec.stage_graph, spec.parallelism, cluster, placement) / times.min_s
+    ratio = stretch_of(cluster, job.spec, job.iteration_times, placement)
     return ratio if ratio > CONSOLIDATED_RATIO else None
 
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
-from policies.model.placement import Span
+from policies.model.placement import Slowdown, SpanSeconds
 from policies.model.value import value
 
 
@@ -17,24 +17,6 @@ class Unit(StrEnum):
 
     ITERATIONS = "iterations"
     SERVICE_S = "service_s"
-
-
-@value
-class Slowdown:
-    """How many times as long an iteration takes as with all GPUs on one server, by the span of the placement.
-
-    1 <= ``rack`` <= ``cluster``. A job without a stage graph then has alpha(x) = :meth:`factor` of the span of x, in units of
-    its iteration on one server.
-    """
-
-    rack: float = 1.0
-    cluster: float = 1.0
-
-    def factor(self, span: Span) -> float:
-        """alpha(x) of a placement of this span."""
-        if span is Span.SERVER:
-            return 1.0
-        return self.rack if span is Span.RACK else self.cluster
 
 
 @value
@@ -132,3 +114,4 @@ class EndedJob:
     gpu_type: str | None = None
     servers_spanned: int | None = None
     reported_iterations: float | None = None
+    seconds_by_span: SpanSeconds | None = None

@@ -7,6 +7,7 @@ from enum import StrEnum
 from policies.model.graph import StageGraph
 from policies.model.ids import JobId
 from policies.model.parallelism import ParallelismConfig
+from policies.model.placement import Slowdown
 from policies.model.plan import TrainingPlan
 from policies.model.shape import ModelShape
 from policies.model.value import shared_value, value
@@ -137,9 +138,11 @@ class JobSpec:
 class IterationTimes:
     """Constants of a job on a cluster, in seconds per iteration (alpha_floor <= alpha(x) <= alpha_ceil for every x).
 
-    ``min_s`` is the least over a few good placements on the empty cluster.
+    ``min_s`` is the least over a few good placements on the empty cluster. Those of a job without a stage graph follow from its
+    ``slowdown``; they are no seconds, but multiples of its iteration on one server.
     """
 
     floor_s: float
     ceil_s: float
     min_s: float
+    slowdown: Slowdown | None = None

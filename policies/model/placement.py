@@ -1,5 +1,6 @@
 """Where a gang runs: GPUs on each server and, for jobs with a stage graph, the replicas of each stage there."""
 
+from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -14,6 +15,47 @@ class Span(StrEnum):
     SERVER = "server"
     RACK = "rack"
     CLUSTER = "cluster"
+
+
+@value
+class Slowdown:
+    """How many times as long an iteration takes as with all GPUs on one server, by the span of the placement.
+
+    1 <= ``rack`` <= ``cluster``. A job without a stage graph then has alpha(x) = :meth:`factor` of the span of x, in units of
+    its iteration on one server.
+    """
+
+    rack: float = 1.0
+    cluster: float = 1.0
+
+    def factor(self, span: Span) -> float:
+        """alpha(x) of a placement of this span."""
+        if span is Span.SERVER:
+            return 1.0
+        return self.rack if span is Span.RACK else self.cluster
+
+
+@value
+class SpanSeconds:
+    """Newest measured seconds per iteration of one job on GPUs of one type, by the span of its placement; None: not measured."""
+
+    gpu_type: str
+    server: float | None = None
+    rack: float | None = None
+    cluster: float | None = None
+
+    def at(self, span: Span) -> float | None:
+        """The seconds at this span."""
+        if span is Span.SERVER:
+            return self.server
+        return self.rack if span is Span.RACK else self.cluster
+
+    def measured(self, gpu_type: str, span: Span, seconds: float) -> "SpanSeconds":
+        """With a new measurement. Those of another GPU type are dropped: they compare types, not spans."""
+        kept = self if gpu_type == self.gpu_type else SpanSeconds(gpu_type)
+        if span is Span.SERVER:
+            return replace(kept, server=seconds)
+        return replace(kept, rack=seconds) if span is Span.RACK else replace(kept, cluster=seconds)
 
 
 class ServerShare(NamedTuple):

@@ -35,7 +35,7 @@ class JobView(Protocol):
     def estimate(self) -> Estimate | None: ...
     @property
     def iteration_times(self) -> IterationTimes | None:
-        """Constants on this cluster; None for a job without a stage graph."""
+        """Constants on this cluster; None for a job whose placements are all equally fast, as far as is known."""
 
     @property
     def placement(self) -> Placement | None:

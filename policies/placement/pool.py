@@ -205,6 +205,13 @@ class _TypePool:
             raise AssertionError("fewer GPUs than servers_needed counted")
         return [*grants, (best[1], gpus)]
 
+    def in_one_rack(self, gpus: int) -> list[Grant] | None:
+        """The rack that holds the gang on the fewest servers, of several the one with least free."""
+        offers = [
+            (rack.servers_needed(gpus, 1), rack.total, name) for name, rack in self.racks.items() if rack.total >= gpus
+        ]
+        return self.racks[min(offers)[2]].greedy(gpus, 1) if offers else None
+
     @staticmethod
     def _first_fit_level(buckets: _Buckets, gpus: int, taken: int) -> tuple[int, ServerIndex] | None:
         """(free count, server) of the best fit outside ``taken``."""
@@ -310,6 +317,11 @@ class FreePool:
             if found is not None and (best is None or len(found) < len(best)):
                 best = found
         return best
+
+    def in_one_rack(self, gpus: int, gpu_type: str | None) -> list[Grant] | None:
+        """As few servers of one rack as possible; None if no rack has enough free. O(racks x levels + servers granted)."""
+        found = [grants for pool in self._of(gpu_type) if (grants := pool.in_one_rack(gpus)) is not None]
+        return min(found, key=len, default=None)
 
     def fit(self, sizes: Sequence[int], gpu_type: str) -> list[Grant] | None:
         """A server of its own for each size, each best fit; in one rack if one has them, the rack with least free first.

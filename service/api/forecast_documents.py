@@ -76,7 +76,7 @@ def plan_document(planned: PlannedJob, cluster: Cluster, failed: Sequence[int]) 
             PlacedDocument(server=cluster.servers[share.server].name, gpus=share.gpus)
             for share in (best.placement.shares if best is not None else ())
         ],
-        iteration_s=best.iteration_s if best is not None else None,
+        iteration_s=best.iteration_s if best is not None and planned.spec.stage_graph is not None else None,
         fits_now=planned.fits_now,
         start_at=_spread_document(outlook.start) if outlook is not None else None,
         finish_at=_spread_document(outlook.finish) if outlook is not None else None,

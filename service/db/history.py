@@ -11,7 +11,7 @@ from policies.model.estimate import EndedJob
 from policies.model.ids import JobId
 from service.db.codec import encode
 from service.db.dialects import take_locks
-from service.db.rows import LABEL_COLUMNS, OWN_HISTORY, label_values
+from service.db.rows import OWN_HISTORY, label_values, stored_label
 from service.db.session import Database
 from service.db.specs import RecentSpecs, SpecReader
 from service.db.tables import HISTORY, JOBS
@@ -101,8 +101,5 @@ def _statement() -> Select[tuple[object, ...]]:
 
 
 def _label(row: RowMapping, specs: SpecReader) -> EndedJob:
-    return EndedJob(
-        job=JobId(-row["id"] if row["job_id"] is None else row["job_id"]),
-        spec=specs.read(row["spec_text"]),
-        **{name: row[name] for name in LABEL_COLUMNS},
-    )
+    number = -row["id"] if row["job_id"] is None else row["job_id"]
+    return stored_label(JobId(number), specs.read(row["spec_text"]), row)

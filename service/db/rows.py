@@ -14,7 +14,7 @@ from policies.model.cluster import Server
 from policies.model.estimate import EndedJob, Estimate, Prediction, Unit
 from policies.model.ids import JobId
 from policies.model.job import IterationTimes, JobSpec
-from policies.model.placement import Placement
+from policies.model.placement import Placement, Slowdown, SpanSeconds
 from policies.model.reasons import Reason
 from service.db.codec import PAYLOAD_FIELDS, CodecError, RequestPayload, decode, decode_shadows, encode, encode_shadows
 from service.db.specs import SpecReader, SpecsOfArrays, spec_document
@@ -49,6 +49,7 @@ _JOB_DOCUMENTS: Mapping[str, type] = {
     "reservation": Placement,
     "estimate": Estimate,
     "iteration_times": IterationTimes,
+    "seconds_by_span": SpanSeconds,
 }
 _JOB_WORDS = ("state", "reason", "stop_cause")
 _JOB_OTHER = {"id", "spec", "submitted_at_s", "attempt", "array_index", "gate", *_JOB_WORDS, *_JOB_DOCUMENTS}
@@ -256,6 +257,7 @@ def prediction_values(job: JobId, cycle: int, made_at_s: float, prediction: Pred
         "seconds_per_unit": estimate.seconds_per_unit,
         "trusted": estimate.trusted,
         "point": estimate.point,
+        "slowdown": _encode_or_none(estimate.slowdown),
         "feature_schema": prediction.feature_schema,
         # A missing feature is NaN to a model and null to JSON.
         "features": [value if value == value else None for value in prediction.features],
@@ -273,6 +275,7 @@ def estimate_of(row: RowMapping) -> Estimate:
         seconds_per_unit=row["seconds_per_unit"],
         trusted=row["trusted"],
         point=row["point"],
+        slowdown=_decode_or_none(Slowdown, row["slowdown"]),
     )
 
 
@@ -288,7 +291,16 @@ def prediction_of(row: RowMapping) -> Prediction:
 
 def label_values(label: EndedJob) -> Values:
     """The columns of a label without those that identify the job."""
-    return {name: getattr(label, name) for name in LABEL_COLUMNS}
+    values: Values = {name: getattr(label, name) for name in LABEL_COLUMNS}
+    values["seconds_by_span"] = _encode_or_none(label.seconds_by_span)
+    return values
+
+
+def stored_label(job: JobId, spec: JobSpec, row: RowMapping) -> EndedJob:
+    """The inverse of :func:`label_values`."""
+    values = {name: row[name] for name in LABEL_COLUMNS}
+    values["seconds_by_span"] = _decode_or_none(SpanSeconds, row["seconds_by_span"])
+    return EndedJob(job=job, spec=spec, **values)
 
 
 def own_history_values(label: EndedJob) -> Values:
@@ -314,3 +326,7 @@ def chunks(values: Sequence[T], size: int = 5000) -> Iterable[Sequence[T]]:
 
 def _encode_or_none(value: object) -> Values | None:
     return None if value is None else encode(value)
+
+
+def _decode_or_none(kind: type[T], document: object) -> T | None:
+    return None if document is None else decode(kind, document)

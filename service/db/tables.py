@@ -128,6 +128,7 @@ class JobRow(Base, table=True):
     reports_iterations: bool = False
     reports_checkpoints: bool = False
     measured_s_per_iteration: float | None = _seconds_or_null()
+    seconds_by_span: Any = _document(nullable=True)
     reported_iterations: float | None = _seconds_or_null()
     held_gpu_s: float = _seconds(default=0.0)
     wasted_gpu_s: float = _seconds(default=0.0)
@@ -332,6 +333,7 @@ class PredictionRow(Base, table=True):
     scored_at_s: float | None = _seconds_or_null()
     log_error: float | None = _seconds_or_null()
     point: float | None = _seconds_or_null()
+    slowdown: Any = _document(nullable=True)
     shared_id: int | None = Field(default=None, sa_type=sa.BigInteger, nullable=True)
 
 
@@ -365,6 +367,7 @@ class HistoryRow(Base, table=True):
     gpu_type: str | None = None
     servers_spanned: int | None = None
     reported_iterations: float | None = _seconds_or_null()
+    seconds_by_span: Any = _document(nullable=True)
     array_id: int | None = None
 
 

@@ -21,4 +21,5 @@ def label_of(write: JobWrite, world: World) -> EndedJob:
         gpu_type=world.cluster.servers[placement.servers[0]].gpu_type if placement is not None else None,
         servers_spanned=len(placement.shares) if placement is not None else None,
         reported_iterations=job.reported_iterations,
+        seconds_by_span=job.seconds_by_span,
     )

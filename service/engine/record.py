@@ -7,7 +7,7 @@ from policies.lifecycle import ATTEMPT_OPEN, TERMINAL, AttemptState, JobState
 from policies.model.estimate import Estimate, Unit
 from policies.model.ids import AttemptId, JobId
 from policies.model.job import IterationTimes, JobSpec
-from policies.model.placement import Placement
+from policies.model.placement import Placement, Slowdown, SpanSeconds
 from policies.model.reasons import Reason
 from policies.model.server_reservation import ServerReservation
 from service.engine.limits import LimitOwner, OwnerLimit
@@ -88,6 +88,7 @@ class JobRecord:
     reports_iterations: bool = False
     reports_checkpoints: bool = False
     measured_s_per_iteration: float | None = None
+    seconds_by_span: SpanSeconds | None = None
     reported_iterations: float | None = None
     """The least reported total. It may be wrong."""
     held_gpu_s: float = 0.0
@@ -157,6 +158,11 @@ class JobRecord:
         """Whether a preemption loses no work."""
         return self.spec.preemption is not None or self.reports_checkpoints
 
+    @property
+    def slowdown(self) -> Slowdown | None:
+        """That of the estimate."""
+        return self.estimate.slowdown if self.estimate is not None else None
+
     def done(self, unit: Unit, now_s: float) -> float:
         """Progress at ``now_s``, extrapolated from the anchor. O(1)."""
         elapsed = now_s - self.anchor_s if self.progressing and now_s > self.anchor_s else 0.0
@@ -171,10 +177,10 @@ class JobRecord:
         return 1.0 if unit is Unit.SERVICE_S else self.iterations_per_s
 
     def seconds_per_iteration(self) -> float | None:
-        """The measured value, else the best of the throughput model, else the predictor's."""
+        """The measured value, else the best of the stage graph, else the predictor's."""
         if self.measured_s_per_iteration is not None:
             return self.measured_s_per_iteration
-        if self.iteration_times is not None:
+        if self.iteration_times is not None and self.spec.stage_graph is not None:
             return self.iteration_times.min_s
         if self.estimate is not None and self.estimate.unit is Unit.ITERATIONS:
             return self.estimate.seconds_per_unit

@@ -6,8 +6,9 @@ from policies.lifecycle import AttemptState, Cause, JobState
 from policies.model.decision import ChangeKind
 from policies.model.estimate import Unit
 from policies.model.ids import AttemptId, job_of
+from policies.model.placement import SpanSeconds, span_of
 from policies.model.reasons import Reason
-from policies.throughput import iteration_time_s
+from policies.throughput import alpha
 from policies.training.gpu_speed import with_assumed_speed
 from service.engine.commands import Stop
 from service.engine.cycle import Cycle
@@ -123,6 +124,8 @@ def _started(cycle: Cycle, job: JobRecord, report: Report) -> None:
     job.anchor_s = report.at_s + restart_s
     job.progressing = True
     job.iterations_per_s = report.iterations_per_s or expected_speed(cycle, job)
+    if report.iterations_per_s:
+        _note_span(cycle, job)
     if cycle.settings.enforce_walltime and job.spec.walltime_s is not None:
         cycle.timer(job.anchor_s + max(0.0, job.spec.walltime_s - job.service_s), job.id)
     cycle.change(ChangeKind.PROGRESSED, job)
@@ -133,11 +136,10 @@ def expected_speed(cycle: Cycle, job: JobRecord) -> float:
     best_s = job.seconds_per_iteration()
     if best_s is None or best_s <= 0.0:
         return 0.0
-    spec, times = job.spec, job.iteration_times
-    if times is None or spec.stage_graph is None or spec.parallelism is None or job.placement is None:
+    times = job.iteration_times
+    if times is None or job.placement is None:
         return 1.0 / best_s
-    here_s = iteration_time_s(spec.stage_graph, spec.parallelism, cycle.world.cluster, job.placement)
-    return times.min_s / (best_s * here_s)
+    return times.min_s / (best_s * alpha(job.spec, times, cycle.world.cluster, job.placement))
 
 
 def _progressed(cycle: Cycle, job: JobRecord, report: Report) -> None:
@@ -154,7 +156,7 @@ def _progressed(cycle: Cycle, job: JobRecord, report: Report) -> None:
         if attempt.last_iteration is None and report.at_s < job.anchor_s:
             # The restart was shorter than expected. The new anchor keeps a later report from counting time twice.
             job.anchor_s = report.at_s
-        _measure(job, report, iteration)
+        _measure(cycle, job, report, iteration)
     attempt.last_iteration = iteration
     job.iterations = iteration
     job.reports_iterations = True
@@ -169,7 +171,7 @@ def _progressed(cycle: Cycle, job: JobRecord, report: Report) -> None:
     cycle.change(ChangeKind.PROGRESSED, job)
 
 
-def _measure(job: JobRecord, report: Report, iteration: float) -> None:
+def _measure(cycle: Cycle, job: JobRecord, report: Report, iteration: float) -> None:
     """Speed from the first report of the attempt to this one: start-up time before the first does not count.
 
     Nor does the warm-up of a profile run.
@@ -178,6 +180,7 @@ def _measure(job: JobRecord, report: Report, iteration: float) -> None:
     assert attempt is not None
     if report.iterations_per_s is not None:
         job.iterations_per_s = report.iterations_per_s
+        _note_span(cycle, job)
         return
     if attempt.first_progress_at_s is None or attempt.first_progress_iteration is None:
         if iteration < (job.spec.profile or 0):
@@ -189,6 +192,17 @@ def _measure(job: JobRecord, report: Report, iteration: float) -> None:
     if elapsed_s > 0.0 and gained > 0.0:
         job.measured_s_per_iteration = elapsed_s / gained
         job.iterations_per_s = gained / elapsed_s
+        _note_span(cycle, job)
+
+
+def _note_span(cycle: Cycle, job: JobRecord) -> None:
+    """Note the measured speed of the open attempt under the span of its placement."""
+    if job.spec.gpus == 1 or job.placement is None or job.iterations_per_s <= 0.0:
+        return
+    cluster = cycle.world.cluster
+    gpu_type = cluster.servers[job.placement.shares[0].server].gpu_type
+    before = job.seconds_by_span or SpanSeconds(gpu_type)
+    job.seconds_by_span = before.measured(gpu_type, span_of(cluster, job.placement), 1.0 / job.iterations_per_s)
 
 
 def _settle_end(job: JobRecord, report: Report, keep: bool) -> None:

@@ -74,7 +74,7 @@ class World:
         if job.iteration_times is None:
             # A job from a time with more servers may fit nowhere now. It waits until servers come back.
             with suppress(NeverFits):
-                job.iteration_times = times_of(job.spec, self.cluster)
+                job.iteration_times = times_of(job.spec, self.cluster, job.slowdown)
         self.jobs[job.id] = job
         if job.attempt is not None:
             self._hold(job.id, job.attempt.placement, job.attempt.gpu_ids)

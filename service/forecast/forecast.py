@@ -16,6 +16,7 @@ from policies.base import Policy
 from policies.lifecycle import JobState
 from policies.model.ids import JobId
 from policies.model.reasons import Reason
+from policies.throughput import stretch_of
 from service.engine.actions import launch_of
 from service.engine.cycle import EngineSettings
 from service.engine.engine import Engine, Ports
@@ -27,7 +28,7 @@ from service.forecast.futures import Prospect, at_level, levels, prospects_of
 from service.history.snapshot import WorldSnapshot
 from service.sim.clock import SimClock
 from service.sim.drive import Drive, SimulationStuck
-from service.sim.executor import ExecutorCosts, SimulatedExecutor, stretch_of
+from service.sim.executor import ExecutorCosts, SimulatedExecutor
 from service.sim.predictors import NoPredictor
 
 RUNS_MAX = 4000

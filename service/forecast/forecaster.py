@@ -202,7 +202,7 @@ def _record(look: _Look, job: JobId, spec: JobSpec, estimate: Estimate | None) -
     now_s = look.world.now_s
     record = JobRecord(job, spec, now_s, priority=spec.priority, held=spec.hold, anchor_s=now_s, estimate=estimate)
     with suppress(NeverFits):
-        record.iteration_times = times_of(spec, look.world.cluster)
+        record.iteration_times = times_of(spec, look.world.cluster, record.slowdown)
     return record
 
 
@@ -210,6 +210,7 @@ def _planned(
     look: _Look, spec: JobSpec, estimate: Estimate | None, outlook: JobForecast | None, reason: str | None
 ) -> PlannedJob:
     cluster = look.world.cluster
-    best = find(FreePool(cluster, list(look.usable_gpus)), cluster, spec)
+    slowdown = estimate.slowdown if estimate is not None else None
+    best = find(FreePool(cluster, list(look.usable_gpus)), cluster, spec, slowdown=slowdown)
     now = find(FreePool(cluster, list(look.free_gpus)), cluster, spec)
     return PlannedJob(spec, estimate, best, now is not None, outlook, outlook.reason if outlook is not None else reason)

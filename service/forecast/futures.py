@@ -13,9 +13,9 @@ import numpy as np
 from policies.model.estimate import Unit
 from policies.model.ids import JobId
 from policies.rank import OverRun, remaining_units, seconds_per_unit
+from policies.throughput import stretch_of
 from service.engine.record import JobRecord
 from service.history.snapshot import WorldSnapshot
-from service.sim.executor import stretch_of
 from service.sim.work import JobTruth
 
 POOL_POINTS = 20

@@ -16,9 +16,8 @@ from policies.model.ids import JobId
 from policies.model.job import JobSpec, PreemptionSignal
 from policies.model.placement import Placement
 from policies.rank import OverRun, remaining_units
-from policies.throughput import NeverFits, times_of
+from policies.throughput import NeverFits, stretch_of, times_of
 from service.db.recorded_jobs import RecordedJob
-from service.sim.executor import stretch_of
 from service.sim.jobs import SimJob, SimJobs, bounds_of, prepare
 from service.sim.results import JobOutcome, Result, summarise
 from service.sim.workloads.files import WorkloadError

@@ -25,9 +25,7 @@ from math import inf
 
 from policies.model.cluster import Cluster
 from policies.model.ids import AttemptId, JobId, ServerIndex, job_of
-from policies.model.job import IterationTimes, JobSpec
-from policies.model.placement import Placement
-from policies.throughput import iteration_time_s
+from policies.throughput import stretch_of
 from service.engine.commands import Command, Launch, Stop
 from service.engine.events import Report, ReportKind
 from service.engine.ports import AttemptStatus
@@ -49,13 +47,6 @@ class ExecutorCosts:
     restart_s: float = 60.0
     launch_latency_s: float = 0.0
     stop_latency_s: float = 0.0
-
-
-def stretch_of(cluster: Cluster, spec: JobSpec, times: IterationTimes | None, placement: Placement) -> float:
-    """alpha(x) / alpha_min: how much slower than at its best a job runs at this placement; 1 without a stage graph."""
-    if times is None or spec.stage_graph is None or spec.parallelism is None:
-        return 1.0
-    return iteration_time_s(spec.stage_graph, spec.parallelism, cluster, placement) / times.min_s
 
 
 class SimulatedExecutor:

@@ -14,7 +14,7 @@ from policies.model.graph import Stage, StageGraph
 from policies.model.ids import JobId, ServerIndex, attempt_id
 from policies.model.job import IterationTimes, JobSpec, Launch, PreemptionSignal
 from policies.model.parallelism import ParallelismConfig
-from policies.model.placement import Placement, ServerShare, place
+from policies.model.placement import Placement, ServerShare, Slowdown, SpanSeconds, place
 from policies.model.plan import PipelineSchedule
 from policies.model.reasons import Reason
 from policies.model.server_reservation import ServerReservation
@@ -157,7 +157,8 @@ class StoreContract:
         (job,) = driver.admit()
         write = start(job)
         job.estimate = Estimate((1.5, 2.5), Unit.ITERATIONS, "recurrence: 2 past runs", "m1", 0.25, False)
-        job.iteration_times = IterationTimes(0.1, 0.3, 0.2)
+        job.iteration_times = IterationTimes(0.1, 0.3, 0.2, Slowdown(1.5, 3.0))
+        job.seconds_by_span = SpanSeconds("V100", server=0.25, cluster=0.75)
         job.reservation = PLACEMENT
         job.held, job.progressing = True, True
         job.reports_iterations, job.reports_checkpoints = True, True

@@ -21,9 +21,11 @@ from policies.model.cluster import Cluster, Gangs, Server
 from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Reported, Unit
 from policies.model.ids import AttemptId, JobId, ServerIndex, attempt_id
 from policies.model.job import IterationTimes, JobSpec, PreemptionSignal
+from policies.model.placement import Slowdown
 from policies.model.reasons import Reason
 from policies.model.server_reservation import ServerReservation
 from policies.registry import make_policy
+from policies.throughput import times_of
 from service.engine.commands import Command, Launch, Stop
 from service.engine.cycle import EngineSettings
 from service.engine.engine import CycleOutcome, Engine, Ports
@@ -69,6 +71,7 @@ class Told:
 
     def __init__(self) -> None:
         self.points: dict[JobId, tuple[float, ...] | None] = {}
+        self.slowdowns: dict[JobId, Slowdown] = {}
         self.learnt: list[EndedJob] = []
         self.revised: dict[JobId, tuple[float, ...]] = {}
 
@@ -84,7 +87,10 @@ class Told:
         answers: list[Prediction | None] = []
         for request in requests:
             points = self.points[request.job]
-            estimate = None if points is None else Estimate(points, Unit.SERVICE_S, "told", seconds_per_unit=1.0)
+            slowdown = self.slowdowns.get(request.job)
+            estimate = None
+            if points is not None:
+                estimate = Estimate(points, Unit.SERVICE_S, "told", seconds_per_unit=1.0, slowdown=slowdown)
             answers.append(None if estimate is None else Prediction(estimate))
         return answers
 
@@ -195,9 +201,12 @@ class Story:
         predicted: float | tuple[float, ...] | str | None = "truth",
         times: IterationTimes | None = None,
         iterations: float | None = None,
+        slowdown: Slowdown | None = None,
         **spec: Any,
     ) -> Self:
-        """Submit a job at ``at_s``. ``predicted``: seconds, points, None for no estimate; by default the truth."""
+        """Submit a job at ``at_s``. ``predicted``: seconds, points, None for no estimate; by default the truth.
+        ``slowdown``: true and predicted.
+        """
         job_id = self.ids[name] = JobId(len(self.ids) + 1)
         if predicted == "truth":
             predicted = runs_s
@@ -209,7 +218,10 @@ class Story:
         spec.setdefault("preemption", PreemptionSignal())
         spec.setdefault("user", "u")
         full = JobSpec(name=name, gpus=gpus, **spec)
-        self.truths[job_id] = JobTruth(runs_s, iterations, times)
+        if slowdown is not None:
+            self.told.slowdowns[job_id] = slowdown
+        truth = times if slowdown is None else times_of(full, self.cluster, slowdown)
+        self.truths[job_id] = JobTruth(runs_s, iterations, truth)
         at_s = max(at_s, self.clock.now_s())
 
         def arrive() -> None:

@@ -8,14 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.choose import Candidate, consolidated, find, fits_empty, servers_wanted
-from policies.model.cluster import Cluster, Server
+from policies.model.cluster import Cluster, Gangs, Server
 from policies.model.graph import Stage, StageGraph
 from policies.model.ids import ServerIndex
-from policies.model.job import JobSpec
+from policies.model.job import IterationTimes, JobSpec
 from policies.model.parallelism import ParallelismConfig
+from policies.model.placement import Slowdown, Span, span_of
 from policies.placement.pool import FreePool
 from policies.placement.splits import balanced, levelled
-from policies.throughput import NeverFits, iteration_time_s, iteration_times
+from policies.throughput import NeverFits, iteration_time_s, iteration_times, times_of
 
 SERVER = Server("s", 8, nic_bytes_s=80.0, intra_bytes_s=100.0)
 FOUR = Cluster("four", (SERVER,) * 4)
@@ -255,3 +256,56 @@ def test_tensor_groups_of_powers_of_two_are_packed_whenever_possible(free, degre
         for homes in itertools.product(range(len(free)), repeat=len(degrees))
     )
     assert (find(FreePool(cluster, free), cluster, spec) is not None) == possible
+
+
+RACKS = Cluster("racks", tuple(replace(SERVER, rack=f"r{index // 2}") for index in range(6)))
+
+
+def test_a_slowed_gang_prefers_one_rack_to_fewer_servers() -> None:
+    """Today's fewest servers lie in two racks; the same number of GPUs is free on three servers of one."""
+    racks = Cluster("racks", tuple(replace(SERVER, rack=name) for name in "abbb"))
+    free = [7, 3, 4, 4]
+    assert held(find(FreePool(racks, free), racks, plain(11))) == [(0, 7), (2, 4)]
+    found = find(FreePool(racks, free), racks, plain(11), slowdown=Slowdown(1.2, 1.5))
+    assert (held(found), found and found.iteration_s) == ([(1, 3), (2, 4), (3, 4)], 1.2)
+    equal = find(FreePool(racks, free), racks, plain(11), slowdown=Slowdown(1.5, 1.5))
+    assert held(equal) == [(0, 7), (2, 4)]
+
+
+@given(
+    st.lists(st.integers(0, 8), min_size=6, max_size=6),
+    st.integers(1, 48),
+    st.floats(1.0, 4.0),
+    st.floats(1.0, 4.0),
+    st.floats(1.0, 4.0),
+    st.sampled_from(Gangs),
+)
+def test_more_slowdown_never_makes_the_chosen_span_wider(free, gpus, rack, more_rack, more_cluster, gangs) -> None:
+    cluster = replace(RACKS, gangs=gangs)
+    pool = FreePool(cluster, free)
+    mild = Slowdown(rack, max(rack, more_rack))
+    # Each further step costs at least as much as before.
+    steep = Slowdown(rack * more_rack, rack * more_rack + (mild.cluster - rack) * more_cluster)
+    spans = []
+    for slowdown in (None, mild, steep):
+        found = find(pool, cluster, plain(gpus), slowdown=slowdown)
+        if found is None:
+            assert not spans
+            return
+        assert found.placement.gpus == gpus
+        spans.append(list(Span).index(span_of(cluster, found.placement)))
+        assert found.iteration_s == (None if slowdown is None else slowdown.factor(list(Span)[spans[-1]]))
+    assert spans == sorted(spans, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "least"), [(1, None), (8, 1.0), (9, 1.5), (16, 1.5), (17, None)], ids=lambda each: str(each)
+)
+def test_the_times_of_a_slowed_gang_follow_from_the_narrowest_span_that_holds_it(gpus, least) -> None:
+    times = times_of(plain(gpus), RACKS, Slowdown(1.5, 3.0))
+    assert times == (None if least is None else IterationTimes(least, 3.0, least, Slowdown(1.5, 3.0)))
+
+
+def test_a_gang_that_never_fits_has_no_times() -> None:
+    with pytest.raises(NeverFits):
+        times_of(plain(49), RACKS, Slowdown(1.5, 3.0))

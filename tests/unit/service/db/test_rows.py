@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import event, update
 
+from policies.model.estimate import Estimate, Prediction, Unit
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
-from service.db import codec, specs
+from policies.model.placement import Slowdown, SpanSeconds
+from service.db import codec, rows, specs
 from service.db.codec import CodecError
 from service.db.history import ImportedJob, ended_jobs, import_history, last_label
 from service.db.lease import LEADER_LEASE, LeaderLease
@@ -94,3 +96,18 @@ def test_the_past_of_a_start_ends_with_the_label_that_was_last_then(database: Da
     assert [label.job for label in ended_jobs(database, last=last)] == [first.id]
     assert [label.job for label in ended_jobs(database, newest=1, last=last)] == [first.id]
     assert len(list(ended_jobs(database))) == 3
+
+
+def test_the_speeds_of_an_ended_job_and_a_predicted_slowdown_come_back(database: Database) -> None:
+    driver = admitted(database, [SPEC, SPEC])
+    first, second = driver.store.load().jobs
+    spans = SpanSeconds("V100", server=0.5, rack=0.75)
+    for job, measured in ((first, spans), (second, None)):
+        write = ended(job)
+        assert write.label is not None
+        write.label = replace(write.label, seconds_by_span=measured)
+        driver.commit(write)
+    assert [label.seconds_by_span for label in ended_jobs(database)] == [spans, None]
+    prediction = Prediction(Estimate((3.0,), Unit.ITERATIONS, "test", slowdown=Slowdown(1.5, 2.0)))
+    row = rows.prediction_values(first.id, 1, 2.0, prediction)
+    assert rows.prediction_of(row).estimate == prediction.estimate  # type: ignore[arg-type]

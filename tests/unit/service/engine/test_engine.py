@@ -8,7 +8,7 @@ import pytest
 from policies.lifecycle import Cause, JobState
 from policies.model.decision import Change, ChangeKind, Decision, Preempt, Reserve, Start
 from policies.model.ids import JobId, ServerIndex
-from policies.model.placement import ServerShare, place
+from policies.model.placement import ServerShare, SpanSeconds, place
 from policies.model.reasons import Reason
 from policies.model.view import ClusterView
 from service.engine.commands import Launch
@@ -331,6 +331,7 @@ def test_the_predictor_receives_labels_of_ended_jobs() -> None:
         "V100",
     )
     assert label.seconds_per_iteration == 2.0
+    assert label.seconds_by_span == SpanSeconds("V100", rack=2.0)
     assert label.iterations == 20.0
 
 

@@ -16,14 +16,13 @@ from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.job import JobSpec, PreemptionSignal
 from policies.model.placement import Placement, ServerShare, place
 from policies.registry import make_policy
-from policies.throughput import iteration_times
+from policies.throughput import iteration_times, stretch_of
 from service.db.recorded_jobs import RecordedJob, recorded_jobs, stored_servers
 from service.db.servers import enroll
 from service.db.session import Database
 from service.db.tables import JOBS
 from service.engine.record import AttemptRecord, JobRecord
 from service.history.workload import EARLIER, NEVER_RAN, UNFINISHED, actual_result, own_history, simulated_jobs
-from service.sim.executor import stretch_of
 from service.sim.experiment import SimulationOptions, run, run_jobs
 from service.sim.jobs import prepare
 from service.sim.predictors import PredictorNameError
