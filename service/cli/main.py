@@ -36,6 +36,7 @@ _GROUPS = {
             job_actions="cancel hold release priority",
             submit="submit wait",
             job_plan="plan",
+            profile="profile",
         ),
     ),
     "cluster": Group(

@@ -148,22 +148,22 @@ def submit_command(
         max_retries=max_retries,
         launch=launch,
         working_dir=str(working_dir.absolute()) if working_dir is not None else None,
-        env=_pairs("--env", env) if not secret_env else {**(_pairs("--env", env) or {}), **_own(secret_env)},
+        env=pairs("--env", env) if not secret_env else {**(pairs("--env", env) or {}), **_own(secret_env)},
         secret_env=secret_env,
-        labels=_pairs("--label", label),
+        labels=pairs("--label", label),
         preemption=_preemption(signal, grace_s),
         array=_array(array),
         hold=True if hold else None,
     )
-    body = _body(arguments or [], command, options)
+    body = body_of(arguments or [], command, options)
     with connect() as client:
         if after is not None or after_any is not None:
             needed = [{"job": job, "when": "any"} for job in select(client, [after_any])] if after_any else []
             options["after"] = [*(select(client, [after]) if after else []), *needed]
         if dry_run:
-            show_plans(client.plan(_complete(body, options)), how)
+            show_plans(client.plan(complete(body, options)), how)
             return
-        jobs = client.submit(_complete(body, options), idempotency_key=str(uuid.uuid4()))
+        jobs = client.submit(complete(body, options), idempotency_key=str(uuid.uuid4()))
         if wait:
             _print_submitted(jobs)
             jobs = _wait(client, [job["id"] for job in jobs], timeout_s)
@@ -243,7 +243,7 @@ def _look(client: Client, ids: Sequence[int]) -> list[JobDocument]:
     return [unfinished.get(job_id) or client.job(job_id) for job_id in ids]
 
 
-def _body(arguments: Sequence[str], command: str | None, options: dict[str, Any]) -> dict[str, Any]:
+def body_of(arguments: Sequence[str], command: str | None, options: dict[str, Any]) -> dict[str, Any]:
     """The submission without the options: a file's content, or a command, which runs in this folder by default."""
     if command is not None:
         if arguments:
@@ -266,11 +266,11 @@ def _body(arguments: Sequence[str], command: str | None, options: dict[str, Any]
     return {"command": words}
 
 
-def _complete(body: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def complete(body: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """The body with the options in place, and the login name where no user is named."""
     many = body.get("jobs")
     if isinstance(many, list):
-        jobs = [_complete(job, options) if isinstance(job, dict) else job for job in many]
+        jobs = [complete(job, options) if isinstance(job, dict) else job for job in many]
         return {**body, "jobs": jobs}
     merged = {**body, **options}
     for key in ("env", "labels"):
@@ -300,7 +300,7 @@ def _login() -> str | None:
         return None  # A container's user may have no name; the service then takes the one it knows.
 
 
-def _pairs(option: str, texts: Sequence[str] | None) -> dict[str, str] | None:
+def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str] | None:
     if not texts:
         return None
     found = {}

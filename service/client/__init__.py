@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         ExplanationDocument,
         JobDocument,
         PredictionDocument,
+        ProgressDocument,
         ToldDocument,
     )
     from service.wire.predictions import (
@@ -155,6 +156,10 @@ class Client(Transport):
     def events(self, job_id: int) -> list[EventDocument]:
         """The changes of a job's state, oldest first."""
         return list(self.pages(f"/v1/jobs/{job_id}/events"))
+
+    def progress(self, job_id: int) -> list[ProgressDocument]:
+        """A job's progress reports, oldest first."""
+        return list(self.pages(f"/v1/jobs/{job_id}/progress"))
 
     def logs(self, job_id: int, attempt: int | None = None, offset: int = 0, node: int = 0) -> LogChunk:
         """Bytes of an attempt's log (None: the newest) from ``offset``; an empty chunk is the end for now.
