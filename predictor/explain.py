@@ -186,6 +186,7 @@ _REQUEST: Final[dict[str, tuple[str, _Format]]] = {
     "log_stages": ("stages", _log_number),
     "log_parameter_bytes": ("parameters, bytes", _log_number),
     "log_batch_size": ("batch size", _log_number),
+    "log_gpu_speed": ("published speed of the GPU type", _log_number),
     "declared_weight": ("weight of the user's declarations", _number),
     "cold_level": ("back-off levels without past runs", _number),
     "hour": ("hour of day, UTC", _number),

@@ -6,8 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from policies.training.gpu_speed import published_speed
+from policies.training.hardware import GPU_MODELS
+
 _DEFINED_BY: Final = ("features", "history", "recurrence", "declarations", "baselines", "dataset", "rows", "survival")
-"""The modules of this package that define the numbers of the vector."""
+"""The modules of this package that define the numbers of the vector, beside the published speeds of GPU types."""
 
 
 class _WithoutText(ast.NodeTransformer):
@@ -31,9 +34,12 @@ def schema_of(sources: Iterable[str]) -> str:
     return f"features:{digest.hexdigest()[:16]}"
 
 
-_SAME_AS: Final = {"features:dd179bf0e48db316": "features:119628d7658d986e"}
+_SAME_AS: Final[dict[str, str]] = {}
 """Ids of rewritten code that gives exactly the features of older code, under the id by which stored models know them."""
-_CODE: Final = schema_of(Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8") for name in _DEFINED_BY)
+_SPEEDS: Final = repr({name: published_speed(name) for name in GPU_MODELS})
+_CODE: Final = schema_of(
+    [*(Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8") for name in _DEFINED_BY), _SPEEDS]
+)
 SCHEMA: Final = _SAME_AS.get(_CODE, _CODE)
 """Stored with each prediction and checked when a model is loaded. Any change of the code gives a new id, so that a model never
 gets features which it does not know. A rewrite that leaves every feature equal is entered in the table above."""

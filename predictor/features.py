@@ -1,12 +1,14 @@
 """The feature builder: one versioned function for training and serving, so that both see the same features.
 
 Every feature is causal: it depends on the job's own submission, the history of jobs that had ended, and the jobs that were open.
-Names of users and programs never become numbers; they only select a history. The vector is stored with each prediction.
+Names of users and programs never become numbers; they only select a history. A GPU type is the published speed of the type that
+the job asks for: unknown where it names none, or one that is not in the table. The vector is stored with each prediction.
 """
 
 import math
 from typing import Final, NamedTuple
 
+from policies.training.gpu_speed import published_speed
 from predictor.declarations import DeclarationWeight
 from predictor.history import Group, HistoryStore, OpenJobs
 from predictor.recurrence import BACKOFF, Level, keys_of
@@ -35,6 +37,7 @@ _REQUEST_FEATURES: Final = (
     "log_stages",
     "log_parameter_bytes",
     "log_batch_size",
+    "log_gpu_speed",
     "hour",
     "weekday",
     "open_recurrence",
@@ -138,6 +141,7 @@ def build(
         _log(submission.stages),
         _log(submission.parameter_bytes),
         _log(submission.batch_size),
+        _log(published_speed(submission.gpu_type)),
         submission.submitted_at_s / 3_600.0 % 24.0,
         float(int(submission.submitted_at_s // 86_400.0) % 7),
         float(open_recurrence[0]),

@@ -263,7 +263,21 @@ def test_the_schema_follows_the_code_and_not_its_words() -> None:
 
 def test_rewritten_code_keeps_the_id_of_equal_features() -> None:
     """Models that were trained before the code was rewritten still load. Another id is right only where a feature changes."""
-    assert SCHEMA == "features:119628d7658d986e"
+    assert SCHEMA == "features:a507adcc142ce644"
+
+
+def test_the_gpu_type_is_its_published_speed_in_any_spelling() -> None:
+    rows = [ended_row(label) for label in recurring_history(20)]
+    at = features.NAMES.index("log_gpu_speed")
+
+    def seen(gpu_type: str) -> set[float]:
+        typed = [replace(row, submission=replace(row.submission, gpu_type=gpu_type)) for row in rows]
+        return {found.features[at] for found in _examples(typed).values()}
+
+    assert seen("A100 80GB") == seen("nvidia_a100-sxm4-80gb") == {math.log(2.6)}
+    assert seen("V100") == {0.0}
+    # No type, and one of which nothing is published, are unknown, not slow.
+    assert seen("") == seen("virtual") == {features.MISSING}
 
 
 def test_names_are_never_numbers() -> None:
