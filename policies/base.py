@@ -39,4 +39,4 @@ class Policy(Protocol[State]):
         """Index the changes and decide: O((changes + actions) log n)."""
 
     def explain(self, view: ClusterView, state: State, job: JobId) -> Explanation:
-        """Why the job is where it is, with numbers: O(log n + servers)."""
+        """Why the job is where it is, with numbers. O(running + servers) and a few scans."""

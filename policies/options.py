@@ -19,6 +19,14 @@ class Preemption(StrEnum):
     """Without a price, for experiments."""
 
 
+class PreemptUnsaved(StrEnum):
+    """Whether a job that cannot checkpoint is stopped for another job."""
+
+    NEVER = "never"
+    PRIORITY = "priority"
+    """Only for a job of larger priority."""
+
+
 class Queue(StrEnum):
     """Whether jobs may pass one that cannot start."""
 
@@ -93,6 +101,7 @@ class Options:
     """
 
     preemption: Preemption = Preemption.NEVER
+    preempt_unsaved: PreemptUnsaved = PreemptUnsaved.NEVER
     queue: Queue = Queue.SKIP
     order: Order = Order.WORK
     release: Release = Release.VIRTUAL
@@ -132,7 +141,7 @@ FAIR_SHARE = frozenset({"fair_share", "fair_share_half_life_s", "project_weights
 PLACEMENT_OPTIONS = frozenset({"placement", "tau", "delay_factor"})
 GUARD_OPTIONS = frozenset({"guard_share", "guard_wait_s"})
 PREEMPTION_OPTIONS = frozenset(
-    {"preemption", "eta", "attempt_duration_s_min", "restarts_free", "restarted_attempt_s_min"}
+    {"preemption", "preempt_unsaved", "eta", "attempt_duration_s_min", "restarts_free", "restarted_attempt_s_min"}
 )
 
 _WEIGHTS = (1e-3, 1e3)

@@ -10,7 +10,8 @@ from typing import Any
 
 from policies.choose import Candidate, find_open
 from policies.decision.changes import index_changes, note_stretch
-from policies.decision.explain import explain_untried, explanation
+from policies.decision.explain import explain_untried
+from policies.decision.explanation import explanation
 from policies.decision.guard import update_guard
 from policies.decision.plan import Outcome, Plan
 from policies.decision.preemption import PreemptionContext
@@ -194,6 +195,7 @@ class RankedPolicy:
     def decide(self, view: ClusterView, changes: Sequence[Change], state: SchedulerState) -> Decision:
         """One cycle. O((changes + actions) log n + gang classes)."""
         plan = Plan(view, state)
+        state.foreseen = None
 
         # 1. Bring the indexes, the ranks and the free GPUs up to now.
         victims_changed = self.observe(view, changes, state)
@@ -229,9 +231,9 @@ class RankedPolicy:
         return plan.decision()
 
     def explain(self, view: ClusterView, state: SchedulerState, job: JobId) -> Explanation:
-        """The reason with its numbers. O(gang classes x log n + servers)."""
+        """The reason with its numbers, and the next preemption. O(running + servers), and a few scans once a cycle."""
         record = view.jobs[job]
         reason = state.reasons.of.get(job)
         if reason is None:
             reason = self.waiting_reason(state, job) if record.waiting else Reason.STARTED
-        return explanation(view, state, record, reason, self.rank(view, record, state).value)
+        return explanation(self, view, state, record, reason, self.rank(view, record, state).value)

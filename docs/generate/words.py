@@ -26,8 +26,8 @@ stops `sooner serve` with exit code 2 and a line that names the setting. Duratio
 """
 
 POLICIES_INTRODUCTION = """
-The live service takes `policy`, `preemption`, `over_run`, `attempt_duration_s_min` and `policy_options` from its
-[settings](settings.md); a simulation takes `--policy`, `--preemption` and `--option NAME=VALUE` ([command line](cli.md)).
+The live service takes `policy`, `preemption`, `preempt_unsaved`, `over_run`, `attempt_duration_s_min` and `policy_options` from
+its [settings](settings.md); a simulation takes `--policy`, `--preemption` and `--option NAME=VALUE` ([command line](cli.md)).
 All policies share the choice of servers, the consolidation delay and the starvation guard, so a comparison shows the effect of
 the order. [A-SRPT](../explanation/a-srpt.md) and [estimates and ranks](../explanation/estimates-and-ranks.md) separate published
 ideas from our own constructions.
@@ -38,6 +38,8 @@ Other policies are plug-ins ([how to add one](../how-to/extend.md)).
 OPTION_MEANINGS = {
     "preemption": "Whether running jobs may be stopped for better ones. `guided`: if the gain pays for checkpoint, restart and "
     "lost work. `always`: regardless of that cost, for study. A policy without preemption accepts only `never`.",
+    "preempt_unsaved": "Whether a job that cannot checkpoint (`checkpoint_period_s` null, no `preemption` signal, no checkpoint "
+    "reported) is stopped for another job. `priority`: only for a job of larger priority.",
     "queue": "Whether jobs pass one that cannot start (`skip`) or wait behind it (`strict`). `auto` is strict where `asrpt` "
     "neither preempts nor releases early, so that smaller jobs do not take the GPUs that become free for a wide gang.",
     "order": "Without preemption: released jobs are ordered by virtual work, or by virtual completion time.",
@@ -188,7 +190,9 @@ def reasons_page() -> str:
         "Reasons",
         "`policies.model.reasons`",
         "Every job has a state and a reason. `sooner job explain` adds the numbers behind the reason: GPUs needed, GPUs free "
-        "and on how many servers, jobs ahead.",
+        "and on how many servers, jobs ahead. It names the jobs that cannot checkpoint and are therefore not stopped for this "
+        "one. Where it is known it says beforehand which jobs this one will preempt and when, and by which job a running one "
+        "will be preempted: the first cycle from that time on does so if nothing else changes before.",
     )
     for reason in Reason:
         lines += [f"## {reason.value}", "", reason.sentence, ""]

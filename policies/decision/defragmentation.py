@@ -61,7 +61,9 @@ def _movers(context: PreemptionContext, job: JobView, scattered: Candidate) -> S
         if looked_at == SERVERS_TRIED_MAX:
             break
         movable = [
-            other for other in _on(context, server) if other.priority <= job.priority and _moves_easily(context, other)
+            other
+            for other in _on(context, server)
+            if other.priority <= job.priority and _moves_easily(context, other, job.priority)
         ]
         room = free + sum(other.spec.gpus for other in movable)
         cost = sum(other.spec.gpus * context.seconds_lost(other) for other in movable)
@@ -99,8 +101,8 @@ def _on(context: PreemptionContext, server: ServerIndex) -> list[JobView]:
     ]
 
 
-def _moves_easily(context: PreemptionContext, job: JobView) -> bool:
-    """Whether the job runs equally fast on any GPUs, and may be moved now."""
+def _moves_easily(context: PreemptionContext, job: JobView, priority: int) -> bool:
+    """Whether the job runs equally fast on any GPUs, and may be moved now for a job of this priority."""
     times = job.iteration_times
     local = times is None or times.ceil_s <= context.policy.options.tau * times.min_s
-    return local and context.may_move(job)
+    return local and context.may_move(job, priority)

@@ -31,6 +31,18 @@ def _end_turn(options: Options, view: ClusterView, state: SchedulerState, plan: 
     restarts), and is overdue again after a further ``guard_wait_s``: so every job runs for at least the guarded share of its
     time. Guarded until it ends, a large gang could keep half a cluster idle for days.
     """
+    ends_at_s = turn_ends_at_s(options, view, state)
+    if ends_at_s is None or ends_at_s > view.now_s:
+        plan.wake_at(ends_at_s)
+        return None
+    assert state.guard.extra is not None
+    job = view.jobs[state.guard.extra]
+    state.guard.extra = None
+    return job
+
+
+def turn_ends_at_s(options: Options, view: ClusterView, state: SchedulerState) -> float | None:
+    """When the turn of the extra guarded job is over; None if it has none. O(1)."""
     guard = state.guard
     if guard.extra is None or options.preemption is Preemption.NEVER:
         return None
@@ -41,9 +53,4 @@ def _end_turn(options: Options, view: ClusterView, state: SchedulerState, plan: 
     if job.spec.gpus <= guard.gpus_max:
         return None
     turn_s = max(options.guard_share * options.guard_wait_s, RESTARTS_PER_ATTEMPT_MIN * view.costs.restart_s)
-    ends_at_s = started_at_s + turn_s
-    if ends_at_s > view.now_s:
-        plan.wakes_s.append(ends_at_s)
-        return None
-    guard.extra = None
-    return job
+    return started_at_s + turn_s

@@ -37,7 +37,7 @@ def migrate(context: PreemptionContext, plan: Plan) -> None:
         job = view.jobs[job_id]
         if tried == TRIED_MAX:
             return
-        if job_id in state.ledger.leaving or not context.may_move(job):
+        if job_id in state.ledger.leaving or not context.may_move(job, job.priority):
             continue
         tried += 1
         better = _better_stretch(context, job)

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from policies.decision.protocols import Decider
 from policies.model.ids import JobId
 from policies.model.view import ClusterView, JobView
-from policies.options import Preemption
+from policies.options import Preemption, PreemptUnsaved
 from policies.rules.registered import protected_until_s
+from policies.rules.unsaved_work import cannot_save
 from policies.state.keys import JobKey
 from policies.state.project_shares import displaces_by_level
 from policies.state.running import Victim
@@ -28,7 +29,8 @@ class PreemptionContext:
     """The preemption side of one decision: policy, view and state, and cached values of running jobs."""
 
     __slots__ = (
-        "_fetched", "_ranks", "_victim_order", "eta", "may_preempt", "next_stoppable_s", "policy", "state", "view",
+        "_fetched", "_ranks", "_unsaved_by_priority", "_victim_order", "eta", "may_preempt", "next_stoppable_s", "policy",
+        "state", "view",
     )  # fmt: skip
 
     def __init__(self, policy: Decider, view: ClusterView, state: SchedulerState) -> None:
@@ -41,6 +43,7 @@ class PreemptionContext:
         self.next_stoppable_s = math.inf
         """When the first of the jobs that were looked at, and are protected now, may be stopped."""
         self._ranks: dict[JobId, float] = {}
+        self._unsaved_by_priority = policy.options.preempt_unsaved is PreemptUnsaved.PRIORITY
         self._victim_order = state.running.victim_order(state.gpus, view.now_s)
         self._fetched: list[Victim] = []
 
@@ -70,12 +73,18 @@ class PreemptionContext:
             return False
         return True
 
-    def may_move(self, job: JobView) -> bool:
-        """Whether the job may be stopped for better communication: if it has restarted, only after it has run a while.
+    def spares(self, job: JobView, priority: int) -> bool:
+        """Whether the job cannot checkpoint, and jobs of this priority may not have it stopped (``preempt_unsaved``)."""
+        return self._unsaved_by_priority and priority <= job.priority and cannot_save(job)
+
+    def may_move(self, job: JobView, priority: int) -> bool:
+        """Whether the job may be stopped for the better communication of a job of this priority, or for its own.
+
+        If it has restarted, only after it has run a while.
 
         Displacing by rank comes to an end because ranks improve; moves could undo each other at one instant for ever.
         """
-        if not self.may_stop(job) or job.attempt_started_at_s is None:
+        if not self.may_stop(job) or job.attempt_started_at_s is None or self.spares(job, priority):
             return False
         run_s_min = max(MOVE_INTERVAL_S_MIN, self.seconds_lost(job))
         return job.attempts == 1 or job.attempt_started_at_s + run_s_min <= self.view.now_s
@@ -89,8 +98,10 @@ class PreemptionContext:
 
     def displaces(self, key: JobKey, victim: JobView) -> bool:
         """Whether a job with this key may displace this one, apart from the price."""
-        if not self.may_stop(victim):
-            return False
+        return self.may_stop(victim) and not self.spares(victim, -key.minus_priority) and self.precedes(key, victim)
+
+    def precedes(self, key: JobKey, victim: JobView) -> bool:
+        """Whether a job with this key would displace this one if no rule protected it, apart from the price."""
         if key.tier == 0:
             return True
         if -key.minus_priority != victim.priority:

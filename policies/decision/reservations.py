@@ -5,9 +5,10 @@ from policies.decision.protocols import Decider
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.view import ClusterView, JobView
-from policies.options import Preemption
+from policies.options import Preemption, PreemptUnsaved
 from policies.placement.pool import FreePool
 from policies.rules.server_reservations import closed_servers
+from policies.rules.unsaved_work import cannot_save
 from policies.state.scheduler_state import SchedulerState
 
 
@@ -47,8 +48,8 @@ def start_reserved_jobs(view: ClusterView, state: SchedulerState, plan: Plan) ->
 def reserve_for_overdue(policy: Decider, view: ClusterView, state: SchedulerState, plan: Plan) -> None:
     """Reserve GPUs, as they become free, for the job that is overdue first, ``guard_wait_s`` after its wait counts.
 
-    Only where running jobs may not be stopped. Elsewhere the job is guarded and displaces others; GPUs reserved for it would
-    only idle until then.
+    Only where running jobs may not be stopped, or where jobs that cannot checkpoint hold too many GPUs. Elsewhere the job is
+    guarded and displaces others; GPUs reserved for it would only idle until then.
     """
     order = state.guard.overdue_order
     if not order or state.guard.gpus_max <= 0.0:
@@ -60,14 +61,35 @@ def reserve_for_overdue(policy: Decider, view: ClusterView, state: SchedulerStat
     if due_s > view.now_s:
         plan.wakes_s.append(due_s)
         return
-    if policy.options.preemption is not Preemption.NEVER:
-        return
     job = view.jobs[job_id]
+    if policy.options.preemption is not Preemption.NEVER and not _unsaved_jobs_hold_it(policy, view, state, job):
+        return
     if policy.find(state.pool, view, job) is not None:
         return
     placement = _placement_to_drain(policy, view, state, job)
     if placement is not None:
         plan.reserve(job_id, placement)
+
+
+def _unsaved_jobs_hold_it(policy: Decider, view: ClusterView, state: SchedulerState, job: JobView) -> bool:
+    """Whether the job could not start even if all jobs were stopped but those that cannot checkpoint. O(running + servers)."""
+    held: dict[ServerIndex, int] = {}
+    for other in unsaved_jobs(policy, view, state, job):
+        for server, gpus, _ in other.placement.shares if other.placement is not None else ():
+            held[server] = held.get(server, 0) + gpus
+    if not held:
+        return False
+    servers = (ServerIndex(index) for index in range(len(view.cluster.servers)))
+    rest = [max(0, view.usable_gpus(server) - held.get(server, 0)) for server in servers]
+    return policy.find(FreePool(view.cluster, rest), view, job) is None
+
+
+def unsaved_jobs(policy: Decider, view: ClusterView, state: SchedulerState, job: JobView) -> list[JobView]:
+    """The running jobs that cannot checkpoint and are therefore not stopped for this one. O(running)."""
+    by_priority = policy.options.preempt_unsaved is PreemptUnsaved.PRIORITY
+    running = (view.jobs[each] for each in (*state.running.protected, *state.running.keys, *state.guard.members()))
+    unsaved = (other for other in running if other.placement is not None and cannot_save(other))
+    return [other for other in unsaved if not by_priority or other.priority >= job.priority]
 
 
 def _placement_to_drain(policy: Decider, view: ClusterView, state: SchedulerState, job: JobView) -> Placement | None:

@@ -65,7 +65,7 @@ def fill_servers(context: PreemptionContext, plan: Plan) -> None:
             continue
         job = view.jobs[contender.key.job]
         guarded = contender.key.tier == 0
-        found = _find(context, job, [victim for victim in victims if guarded or victim.priority <= job.priority])
+        found = _find(context, job, [victim for victim in victims if _gives_way(context, victim, job, guarded)])
         if found is None or not _pays(context, contender, found[1], target):
             continue
         candidate, stopped = found
@@ -84,6 +84,7 @@ def _displaceable(context: PreemptionContext) -> Iterator[JobView]:
     Guarded jobs too: they come first in the order of all jobs, but filling the cluster goes before that order.
     """
     state, view = context.state, context.view
+    priority = max((-key.minus_priority for key in state.waiting.heads.values()), default=0)
     for job_id in (*state.running.keys, *state.guard.members()):
         job = view.jobs[job_id]
         if job.state not in (JobState.STARTING, JobState.RUNNING) or job.placement is None:
@@ -92,7 +93,7 @@ def _displaceable(context: PreemptionContext) -> Iterator[JobView]:
             continue
         if state.unusable and not state.unusable.isdisjoint(job.placement.servers):
             continue
-        if context.may_stop(job) and not context.loses_repeatedly(job):
+        if context.may_stop(job) and not context.loses_repeatedly(job) and not context.spares(job, priority):
             yield job
 
 
@@ -144,6 +145,11 @@ def _in_order(context: PreemptionContext, running: Mapping[JobId, JobView], plan
 
     queues = (waits(gang.gpus, entries) for gang, entries in state.waiting.classes.items())
     return heapq.merge(sorted(stays(job) for job in running.values()), *queues)
+
+
+def _gives_way(context: PreemptionContext, victim: JobView, job: JobView, guarded: bool) -> bool:
+    """Whether the victim's priority allows that it is stopped for the job."""
+    return (guarded or victim.priority <= job.priority) and not context.spares(victim, job.priority)
 
 
 def _find(

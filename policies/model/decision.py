@@ -45,6 +45,22 @@ class Decision:
     wake_at_s: float | None = None
 
 
+@value
+class Foreseen:
+    """From ``at_s`` on the next cycle stops these jobs, each ``for_job``."""
+
+    at_s: float
+    stops: tuple[Preempt, ...]
+
+    def victims(self, job: JobId) -> tuple[JobId, ...]:
+        """The jobs that are stopped for this one."""
+        return tuple(stop.job for stop in self.stops if stop.for_job == job)
+
+    def successor(self, job: JobId) -> JobId | None:
+        """The job for which this one is stopped."""
+        return next((stop.for_job for stop in self.stops if stop.job == job), None)
+
+
 class ChangeKind(StrEnum):
     """What has changed for a policy. Each change is reported exactly once."""
 

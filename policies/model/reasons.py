@@ -101,7 +101,11 @@ _NOT_RETRYABLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A reason with the numbers behind it, computed on request."""
+    """A reason with the numbers behind it, computed on request.
+
+    ``will_preempt``: from ``preemption_at_s`` on the next cycle stops these jobs for this one; ``will_be_preempted_by``: it stops
+    this job for that one. Both hold if nothing else changes before, and are left out where that time is unknown.
+    """
 
     reason: Reason
     gpus_needed: int
@@ -113,6 +117,9 @@ class Explanation:
     waiting_for: tuple[JobId, ...] = ()
     detail: str = ""
     numbers: dict[str, float] = field(default_factory=dict)
+    will_preempt: tuple[JobId, ...] = ()
+    will_be_preempted_by: JobId | None = None
+    preemption_at_s: float | None = None
 
     @property
     def sentence(self) -> str:

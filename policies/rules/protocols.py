@@ -39,4 +39,7 @@ class PreemptionRule(Protocol):
     """Keeps some running jobs from being stopped for others."""
 
     def protected_s(self, costs: PreemptionCosts, job: JobView) -> float:
-        """Seconds from the begin of the job's present attempt during which it may not be stopped; 0: no limit. O(1)."""
+        """Seconds from the begin of the job's present attempt during which it may not be stopped.
+
+        0: no limit; infinite: not before a change of the job. O(1).
+        """

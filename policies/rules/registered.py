@@ -13,6 +13,7 @@ from policies.rules.progress_first import ProgressFirst
 from policies.rules.protocols import PlacementRule, PreemptionRule
 from policies.rules.restart_limit import RestartLimit
 from policies.rules.topology import TopologyRule
+from policies.rules.unsaved_work import UnsavedWork
 
 PLACEMENT_RULES: tuple[PlacementRule, ...] = (TopologyRule(), EqualSharesRule())
 
@@ -20,6 +21,7 @@ PREEMPTION_RULES: tuple[Callable[[Options], PreemptionRule | None], ...] = (
     MinimumRunTime,
     RestartLimit.under,
     ProgressFirst.under,
+    UnsavedWork.under,
 )
 """Each makes a rule under a policy's options; None where the options switch it off."""
 

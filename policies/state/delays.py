@@ -18,6 +18,12 @@ class PlacementDelays:
     def __init__(self) -> None:
         self.since_s: dict[JobId, float] = {}
 
+    def copy(self) -> "PlacementDelays":
+        """Delays that change independently. O(n)."""
+        other = PlacementDelays()
+        other.since_s = dict(self.since_s)
+        return other
+
     def begin(self, job: JobId, now_s: float) -> float:
         """Begin the job's delay unless it has begun; return when it began."""
         return self.since_s.setdefault(job, now_s)

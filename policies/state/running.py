@@ -37,6 +37,14 @@ class RunningIndex:
         """A heap. An entry counts if ``_refresh_at_s`` holds the same time for the job."""
         self._refresh_at_s: dict[JobId, float] = {}
 
+    def copy(self) -> "RunningIndex":
+        """An index that changes independently. O(n)."""
+        other = RunningIndex()
+        other.lines = {line: SortedList(entries) for line, entries in self.lines.items()}
+        other.keys, other.protected = dict(self.keys), dict(self.protected)
+        other._refreshes, other._refresh_at_s = list(self._refreshes), dict(self._refresh_at_s)
+        return other
+
     def add(self, line: RankLine, key: JobKey, refresh_at_s: float | None) -> None:
         """Index a job that is not indexed."""
         entries = self.lines.get(line)

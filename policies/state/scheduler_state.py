@@ -7,6 +7,7 @@ taken back when the decision ends, because what was really done comes back as ch
 from collections.abc import Sequence
 from typing import Any
 
+from policies.model.decision import Foreseen
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.server_reservation import ServerReservation
@@ -30,11 +31,13 @@ class SchedulerState:
     """See the module. Every update is O(log n).
 
     ``gpus`` is G, all GPUs of the cluster (at least 1); ``pool`` is the ledger's; ``unusable``: servers that take no work;
-    ``shares`` is None unless use is shared between projects. A policy with state of its own derives from this class.
+    ``shares`` is None unless use is shared between projects. ``foreseen``: the next preemption, None until it is computed. A
+    policy with state of its own derives from this class.
     """
 
     __slots__ = (
         "delays",
+        "foreseen",
         "gpus",
         "guard",
         "ledger",
@@ -67,6 +70,7 @@ class SchedulerState:
         self.guard = StarvationGuard(options.guard_share * view.cluster.gpus if options.queue is Queue.SKIP else 0.0)
         self.delays = PlacementDelays()
         self.reasons = WaitReasons()
+        self.foreseen: Foreseen | None = None
 
     def dump(self) -> dict[str, Any]:
         """When delays began, which jobs are guarded and what projects have used: none follows from the jobs."""

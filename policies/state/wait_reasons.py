@@ -16,6 +16,12 @@ class WaitReasons:
         self.of: dict[JobId, Reason] = {}
         self.missing: list[JobId] = []
 
+    def copy(self) -> "WaitReasons":
+        """Reasons that change independently. O(n)."""
+        other = WaitReasons()
+        other.of, other.missing = dict(self.of), list(self.missing)
+        return other
+
     def require(self, job: JobId) -> None:
         """The job needs a reason unless it has one, or starts."""
         self.missing.append(job)

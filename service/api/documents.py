@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -149,7 +150,7 @@ def explanation_document(
     ``last_stop`` is a sentence about the last stop of the job, or empty.
     """
     shadow = document(ShadowOpinionDocument, opinion) if opinion is not None else None
-    sentence = explanation.sentence if explanation is not None else Reason(job.reason).sentence
+    sentence = explanation_sentence(explanation) if explanation is not None else Reason(job.reason).sentence
     about = {"job_id": job.id, "state": job.state, "shadow": shadow, "sentence": f"{sentence} {last_stop}".rstrip()}
     if explanation is not None:
         return document(ExplanationDocument, explanation, **about)
@@ -162,7 +163,22 @@ def explanation_document(
         gpus_needed=job.gpus,
         waiting_for=[],
         numbers={},
+        will_preempt=[],
+        will_be_preempted_by=None,
+        preemption_at=None,
     )
+
+
+def explanation_sentence(explanation: Explanation) -> str:
+    """The explanation in words, with the preemption that is foreseen."""
+    if explanation.preemption_at_s is None:
+        return explanation.sentence
+    at = instant(math.ceil(explanation.preemption_at_s))
+    victims, successor = explanation.will_preempt, explanation.will_be_preempted_by
+    if successor is not None:
+        return f"{explanation.sentence} Job {successor} will preempt it at {at}, if nothing changes before."
+    names = f"job {victims[0]}" if len(victims) == 1 else f"jobs {', '.join(map(str, victims))}"
+    return f"{explanation.sentence} Will preempt {names} at {at}, if nothing changes before."
 
 
 def etag(found: JobDocument) -> str:

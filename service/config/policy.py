@@ -47,6 +47,7 @@ def _options(settings: Settings, policy: str, own: Mapping[str, str], given: Set
     factory = BUILT_IN.get(policy)
     wished: dict[str, str] = {
         "preemption": settings.preemption,
+        "preempt_unsaved": settings.preempt_unsaved,
         "over_run": settings.over_run,
         "attempt_duration_s_min": str(settings.attempt_duration_s_min),
     }

@@ -121,8 +121,9 @@ def _prepared(job: JobRecord, present: Container[JobId]) -> JobRecord:
             after_any=tuple(needed for needed in spec.after_any if needed in present),
         )
     if not job.graceful:
-        # The job has not been seen to checkpoint, so a stop loses its work, as in the engine.
-        spec = replace(spec, checkpoint_period_s=None)
+        # The job has not been seen to checkpoint, so a stop loses its work, as in the engine. If the job states that it can
+        # checkpoint, it may be stopped even so (rules/unsaved_work.py).
+        spec = replace(spec, checkpoint_period_s=None if spec.checkpoint_period_s is None else math.inf)
     copy = job.copy()
     copy.spec = spec
     return copy

@@ -4,6 +4,7 @@
 seconds: those at each placement are divided by the slowdown of that placement (1 without a graph).
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -169,7 +170,7 @@ def simulated_jobs(history: OwnHistory, cluster: Cluster, *, skip_invalid: bool 
 
 def _simulated(job: SimJob, own: OwnJob, numbers: Mapping[JobId, JobId], cluster: Cluster) -> SimJob:
     past, spec = own.recorded.record, own.recorded.record.spec
-    row = job.row
+    row, period_s = job.row, spec.checkpoint_period_s
     try:
         times = times_of(spec, cluster)
     except NeverFits as error:
@@ -192,7 +193,8 @@ def _simulated(job: SimJob, own: OwnJob, numbers: Mapping[JobId, JobId], cluster
             priority=spec.priority,
             after=tuple(numbers[needed] for needed in spec.after if needed in numbers),
             after_any=tuple(numbers[needed] for needed in spec.after_any if needed in numbers),
-            checkpoint_period_s=spec.checkpoint_period_s if past.graceful else None,
+            # A stop lost its work; but only a job that states no period is not stopped for others.
+            checkpoint_period_s=period_s if past.graceful or period_s is None else math.inf,
             preemption=PreemptionSignal() if past.graceful else None,
         ),
         times,

@@ -68,9 +68,9 @@ class Run:
     def checkpointed_s(self, at_s: float) -> float:
         """Productive seconds of this attempt that the newest periodic checkpoint holds."""
         period_s = self.launch.spec.checkpoint_period_s
-        if period_s is None:
-            return 0.0
         productive_s = self.productive_s(at_s)
+        if period_s is None or productive_s < period_s:
+            return 0.0
         return productive_s if period_s <= 0.0 else floor(productive_s / period_s) * period_s
 
     def checkpointed_work_s(self, at_s: float) -> float:

@@ -237,4 +237,14 @@ class ExplanationDocument(TypedDict):
     rank: float | None
     waiting_for: list[int]
     numbers: dict[str, float]
+    will_preempt: Annotated[
+        list[int],
+        Field(
+            description="Jobs that the first cycle from preemption_at on stops for this one, unless something else changes."
+        ),
+    ]
+    will_be_preempted_by: Annotated[
+        int | None, Field(description="The job for which that cycle stops this one; null if none is foreseen.")
+    ]
+    preemption_at: Time | None
     shadow: Annotated[ShadowOpinionDocument | None, Field(description="null unless a shadow policy is watching.")]

@@ -207,6 +207,27 @@ def test_an_explanation_has_its_numbers(client: Client, world: World) -> None:
         [1],
         {"alpha": 1.5},
     )
+    assert [answer[key] for key in ("will_preempt", "will_be_preempted_by", "preemption_at")] == [[], None, None]
+
+
+def test_an_explanation_says_beforehand_which_job_is_preempted_and_when(client: Client, world: World) -> None:
+    waits, runs = (JobId(client.post("/v1/jobs", json=plain_job()).json()["id"]) for _ in range(2))
+    world.explanations[waits] = Explanation(
+        Reason.RESOURCES, 4, 0, 0, will_preempt=(runs, JobId(9)), preemption_at_s=1_800_000_000.25
+    )
+    world.explanations[runs] = Explanation(
+        Reason.STARTED, 4, 0, 0, will_be_preempted_by=waits, preemption_at_s=1_800_000_000.25
+    )
+    first, second = (client.get(f"/v1/jobs/{job}/explanation").json() for job in (waits, runs))
+    assert first["sentence"].endswith(
+        f"Will preempt jobs {runs}, 9 at 2027-01-15T08:00:01Z, if nothing changes before."
+    )
+    assert (first["will_preempt"], first["will_be_preempted_by"]) == ([runs, 9], None)
+    assert second["sentence"].endswith(
+        f"Job {waits} will preempt it at 2027-01-15T08:00:01Z, if nothing changes before."
+    )
+    assert (second["will_preempt"], second["will_be_preempted_by"]) == ([], waits)
+    assert first["preemption_at"] == second["preemption_at"] == "2027-01-15T08:00:00.250000Z"
 
 
 def test_an_explanation_says_that_the_last_stop_was_without_a_warning(client: Client, world: World) -> None:

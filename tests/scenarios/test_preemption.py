@@ -248,10 +248,10 @@ def _crowd(name: str, **options: object) -> Story:
     return story
 
 
-def test_jobs_that_cannot_checkpoint_do_not_undo_each_others_work_for_ever() -> None:
+def test_jobs_that_do_not_checkpoint_do_not_undo_each_others_work_for_ever() -> None:
     """Predicted to take 10 or 200 s, and they take 150: past 10 s each looks worse than the other looks afresh."""
     story = cluster("1x1", policy("asrpt", guard_share=0), costs=ExecutorCosts(restart_s=0.0))
     for name in ("a", "b"):
-        story.job(name, runs_s=150, predicted=(10.0, 200.0), preemption=None, checkpoint_period_s=None)
+        story.job(name, runs_s=150, predicted=(10.0, 200.0), preemption=None, checkpoint_period_s=1000.0)
     story.to_the_end()
     assert story.clock.now_s() <= 2 * 150 + 2 * 20

@@ -20,6 +20,10 @@ class Deciding(BaseModel):
         "guided",
         description="Whether running jobs are stopped for shorter ones. guided: only if the gain exceeds the cost.",
     )
+    preempt_unsaved: Literal["never", "priority"] = Field(
+        "never",
+        description="Whether a job that cannot checkpoint is stopped for another job. priority: only for one of larger priority.",
+    )
     policy_options: Pairs = Field(
         default_factory=dict,
         description="Other options of the policy as name=value,name=value. Missing options have the policy's defaults.",

@@ -1,5 +1,6 @@
 """The service's past as a workload: a story that really went through the database, told again by the simulator."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -261,7 +262,8 @@ def test_jobs_keep_the_fields_that_policies_use() -> None:
     )
     history = own_history([second, first], CLUSTER, None, carry=False)
     one, two = simulated_jobs(history, CLUSTER).jobs
-    assert (one.predicted, one.spec.preemption, one.spec.checkpoint_period_s) == (estimate, None, None)
+    assert (one.predicted, one.spec.preemption) == (estimate, None)
+    assert one.spec.checkpoint_period_s == math.inf, "a stop loses its work, but it may be stopped: it states a period"
     assert (two.spec.priority, two.spec.after) == (3, (one.id,))
     assert two.spec.preemption is not None, "it has shown that it checkpoints"
     assert two.spec.checkpoint_period_s == 300.0

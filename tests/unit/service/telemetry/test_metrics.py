@@ -89,9 +89,9 @@ def test_a_job_that_starts_to_run_and_ends_in_one_cycle_has_one_end() -> None:
 
 
 def test_a_preempted_job_counts_its_stop_its_waste_and_its_delay_once() -> None:
-    story = Measured("1x4", "srsf", attempt_duration_s_min=0)
+    story = Measured("1x4", "srsf", attempt_duration_s_min=0, preempt_unsaved="priority")
     story.job("long", gpus=4, runs_s=1000, preemption=None, checkpoint_period_s=None)
-    story.until(100).job("short", gpus=4, runs_s=10).until(5000)
+    story.until(100).job("short", gpus=4, runs_s=10, priority=1).until(5000)
     assert story.value("preemptions_total", reason="preempted") == 1
     assert story.value("executor_commands_total", command="stop", outcome="stopped") == 1
     assert story.value("preemption_wasted_gpu_seconds_total") == pytest.approx(4 * 100), "it cannot checkpoint"

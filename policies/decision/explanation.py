@@ -1,0 +1,80 @@
+"""The explanation of one job: its reason, the numbers, the jobs that it waits for, and the preemption to come."""
+
+import math
+from collections.abc import Sequence
+
+from policies.choose import kept_out, servers_wanted
+from policies.decision.foresight import foresee
+from policies.decision.future_pool import FuturePool
+from policies.decision.preemption import PreemptionContext
+from policies.decision.reservations import unsaved_jobs
+from policies.decision.scan import Scanner
+from policies.decision.victims import indispensable
+from policies.model.ids import JobId, ServerIndex
+from policies.model.reasons import Explanation, Reason
+from policies.model.view import ClusterView, JobView
+from policies.options import Preemption
+from policies.state.scheduler_state import SchedulerState
+
+
+def explanation(
+    policy: Scanner, view: ClusterView, state: SchedulerState, job: JobView, reason: Reason, rank: float
+) -> Explanation:
+    """The reason with its numbers, and the preemption to come. O(running + gang classes x log n + servers + foresight)."""
+    free_of_type = [
+        view.free_gpus(ServerIndex(index))
+        for index, server in enumerate(view.cluster.servers)
+        if not job.spec.gpu_types or server.gpu_type in job.spec.gpu_types
+    ]
+    if job.id in state.ledger.reservations:
+        reason = Reason.RESERVED
+    spared = spared_jobs(policy, view, state, job) if reason is not Reason.RESERVED else ()
+    if state.foreseen is None:
+        state.foreseen = foresee(policy, view, state)
+    victims, successor = state.foreseen.victims(job.id), state.foreseen.successor(job.id)
+    return Explanation(
+        reason=reason,
+        gpus_needed=job.spec.gpus,
+        gpus_free=sum(free_of_type),
+        servers_with_free_gpus=sum(1 for free in free_of_type if free),
+        servers_wanted=servers_wanted(view.cluster, job.spec) if job.iteration_times is not None else None,
+        jobs_ahead=state.waiting.jobs_ahead(job.id) if job.id in state.waiting else None,
+        rank=rank if math.isfinite(rank) else None,
+        waiting_for=tuple(sorted(state.ledger.leaving)) if reason is Reason.RESERVED else spared,
+        detail=_detail(policy, view, job, reason, spared),
+        will_preempt=victims,
+        will_be_preempted_by=successor,
+        preemption_at_s=state.foreseen.at_s if victims or successor is not None else None,
+    )
+
+
+def spared_jobs(policy: Scanner, view: ClusterView, state: SchedulerState, job: JobView) -> tuple[JobId, ...]:
+    """The running jobs that cannot checkpoint and whose GPUs the job would otherwise take: it waits for their end. O(running)."""
+    found = state.waiting.keys.get(job.id)
+    if found is None or policy.options.preemption is Preemption.NEVER:
+        return ()
+    key = found[1]
+    context = PreemptionContext(policy, view, state)
+    with FuturePool(context) as pool:
+        for victim in context.candidates(key):
+            pool.add_job(victim)
+        if pool.fit(job) is not None:
+            return ()
+        spared = [other for other in unsaved_jobs(policy, view, state, job) if context.precedes(key, other)]
+        for other in sorted(spared, key=lambda other: (other.priority, -context.rank(other), other.id)):
+            pool.add_job(other)
+            if (candidate := pool.fit(job)) is not None:
+                needed = indispensable(candidate.placement, spared, pool)
+                return tuple(sorted(each.id for each in needed))
+    return ()
+
+
+def _detail(policy: Scanner, view: ClusterView, job: JobView, reason: Reason, spared: Sequence[JobId]) -> str:
+    if spared:
+        names = f"Job {spared[0]}" if len(spared) == 1 else f"Jobs {', '.join(map(str, spared[:-1]))} and {spared[-1]}"
+        verb, pronoun = ("is", "it") if len(spared) == 1 else ("are", "they")
+        setting = f"preempt_unsaved={policy.options.preempt_unsaved}"
+        return f"{names} cannot checkpoint, so {pronoun} {verb} not stopped for it ({setting})."
+    if reason is Reason.FRAGMENTED and kept_out(view, job.spec):
+        return f"Enough GPUs are free, but on this cluster it needs {view.cluster.gangs.demand}."
+    return ""
