@@ -68,7 +68,8 @@ def notebook_command(
 ) -> None:
     """Copy the notebooks to a folder and open them in JupyterLab. They find the service as other commands do.
 
-    They show prediction errors, policies, workload and calibration. Without a service they use generated jobs and say so.
+    They show prediction errors, policies, workload, calibration and iteration times. Without a service they use
+    generated jobs and say so.
     """
     if not copy_only and find_spec(LAB) is None:
         fail(NOT_INSTALLED, EXIT_FAILED)
