@@ -8,6 +8,7 @@ from policies.model.cluster import Cluster, Gangs
 from policies.model.ids import ServerIndex
 from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement, Slowdown, place, span_of
+from policies.model.resources import Demand, demand_of
 from policies.model.value import value
 from policies.model.view import ClusterView, JobView
 from policies.placement import shapes
@@ -15,7 +16,7 @@ from policies.placement.candidates import fastest, servers_needed
 from policies.placement.fleet import Fleet, fleet_of
 from policies.placement.iteration import Gang
 from policies.placement.iteration import gang as gang_of
-from policies.placement.pool import FreePool
+from policies.placement.pool import FreePool, empty, free_now
 from policies.placement.scatter import scattered_gang, scattered_gpus
 from policies.placement.spans import anywhere, fewest
 from policies.rules import registered
@@ -45,8 +46,10 @@ def find(
     Without a stage graph: best fit on one server, else the fewest servers, in one rack where ``slowdown`` makes that faster.
     With one: the candidate of least alpha(x), see
     :func:`policies.placement.candidates.fastest`; where the job names no GPU type, over all types, and where it names several,
-    on the first that holds it now. With a ``salt``, random free GPUs drawn from it instead: for ablations.
+    on the first that holds it now. With a ``salt``, random free GPUs drawn from it instead: for ablations. Only GPUs count that
+    the job can use with what it needs beside them.
     """
+    pool = pool.usable_by(demand_of(spec))
     if rules := registered.placement_rules(spec):
         found = _find_by_rules(pool, cluster, spec, rules, slowdown)
         required = [rule for rule in rules if rule.required(spec)]
@@ -129,7 +132,8 @@ def _find(
 
 
 def free_for(pool: FreePool, spec: JobSpec) -> int:
-    """Free GPUs of the type that the job takes, or the most of any one of those that it takes."""
+    """Free GPUs that the job could use, of the type that it takes, or the most of any one of those that it takes."""
+    pool = pool.usable_by(demand_of(spec))
     if not spec.gpu_type_fallbacks:
         return pool.free_of_type(spec.gpu_type)
     return max(pool.free_of_type(name) for name in spec.gpu_types)
@@ -144,19 +148,20 @@ def _fastest_of_types(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: st
 
 def servers_wanted(cluster: Cluster, spec: JobSpec) -> int:
     """The fewest servers that could hold the gang on the empty cluster; 0 if none ever can."""
-    fleet, gang = fleet_of(cluster), _gang_of(spec)
-    wanted = (_servers_wanted(fleet, gang, spec.gpus, name) for name in spec.gpu_types or (None,))
+    fleet, gang, demand = fleet_of(cluster), _gang_of(spec), demand_of(spec)
+    wanted = (_servers_wanted(fleet, gang, spec.gpus, name, demand) for name in spec.gpu_types or (None,))
     return min((servers for servers in wanted if servers), default=0)
 
 
 def fits_empty(cluster: Cluster, spec: JobSpec) -> bool:
-    """Whether the gang can ever run: its GPU types, size, tensor groups and required placement rules, on the empty cluster."""
+    """Whether the gang can ever run: its GPU types, size, tensor groups, needs beside GPUs and required placement rules, on the
+    empty cluster."""
     if servers_wanted(cluster, spec) == 0:
         return False
     required = [rule for rule in registered.placement_rules(spec) if rule.required(spec)]
     if not required:
         return True
-    pool = FreePool(cluster, [server.gpus for server in cluster.servers])
+    pool = empty(cluster).usable_by(demand_of(spec))
     return _find_by_rules(pool, cluster, spec, required) is not None
 
 
@@ -164,11 +169,10 @@ def kept_out(view: ClusterView, spec: JobSpec) -> bool:
     """Whether the gang would fit now if the engine of the cluster could start any placement, but does not. O(servers)."""
     if view.cluster.gangs is Gangs.ANY or spec.gpus == 1:
         return False
-    free = [view.free_gpus(ServerIndex(server)) for server in range(len(view.cluster.servers))]
-    if find(FreePool(view.cluster, free), view.cluster, spec) is not None:
+    if find(free_now(view), view.cluster, spec) is not None:
         return False
-    unlimited = replace(view.cluster, gangs=Gangs.ANY)
-    return find(FreePool(unlimited, free), unlimited, spec) is not None
+    # A pool of its own: a pool keeps what was found in it.
+    return find(free_now(view), replace(view.cluster, gangs=Gangs.ANY), spec) is not None
 
 
 def fits_usable(view: ClusterView, spec: JobSpec) -> bool:
@@ -226,8 +230,9 @@ def _scattered(
 
 
 @lru_cache(maxsize=4096)
-def _servers_wanted(fleet: Fleet, gang: Gang | None, gpus: int, gpu_type: str | None) -> int:
+def _servers_wanted(fleet: Fleet, gang: Gang | None, gpus: int, gpu_type: str | None, demand: Demand | None) -> int:
     cluster, pool = fleet.empty(gpus)
+    pool = pool.usable_by(demand)
     if gang is None:
         return len(fewest(pool, cluster.gangs, gpus, gpu_type) or ())
     types = pool.gpu_types if gpu_type is None else (gpu_type,)

@@ -7,6 +7,7 @@ from policies.lifecycle import JobState
 from policies.model.decision import Decision, Preempt, Start
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
+from policies.model.resources import NOTHING, Amounts, demand_of
 from policies.model.view import ClusterView, JobView
 from policies.placement.shapes import allowed
 from policies.rules.registered import placement_rules
@@ -25,6 +26,7 @@ def check(view: ClusterView, decision: Decision) -> Sequence[Violation]:
     """All rules that the decision breaks against this view; empty = it may be applied."""
     violations: list[Violation] = []
     taken: dict[ServerIndex, int] = {}
+    amounts: dict[ServerIndex, Amounts] = {}
     started: set[JobId] = set()
     preempted: set[JobId] = set()
     for action in decision.actions:
@@ -36,6 +38,7 @@ def check(view: ClusterView, decision: Decision) -> Sequence[Violation]:
             violations.append(Violation("well_formed", action.job, f"shares {placement.shares}"))
         elif isinstance(action, Start):
             violations += _check_start(view, job, action, taken, repeated=action.job in started)
+            violations += _check_amounts(view, job, action, amounts)
             started.add(action.job)
         elif isinstance(action, Preempt):
             if job.state not in (JobState.STARTING, JobState.RUNNING) or action.job in preempted:
@@ -76,6 +79,31 @@ def _check_start(
             detail = f"server {share.server}: {taken[share.server]} taken, {view.free_gpus(share.server)} free"
             found.append(Violation("no_oversubscription", job.id, detail))
     return found
+
+
+def _check_amounts(
+    view: ClusterView, job: JobView, action: Start, taken: dict[ServerIndex, Amounts]
+) -> list[Violation]:
+    """What the job needs beside GPUs."""
+    found: list[Violation] = []
+    demand = demand_of(job.spec)
+    if demand is None:
+        return found
+    for share in action.placement.shares:
+        if not demand.admits(view.cluster.servers[share.server]):
+            detail = f"server {share.server}: needs {demand.gpu_memory_gib:g} GiB on each GPU"
+            found.append(Violation("gpu_memory", job.id, detail))
+        if (spare := view.spare(share.server)) is None:
+            continue
+        wanted = taken[share.server] = taken.get(share.server, NOTHING).plus(demand.of(share.gpus))
+        if spare.plus(wanted, -1).lacking:
+            detail = f"server {share.server}: {_in_words(wanted)} taken, {_in_words(spare)} free"
+            found.append(Violation("no_oversubscription", job.id, detail))
+    return found
+
+
+def _in_words(amounts: Amounts) -> str:
+    return f"{amounts.cpus} CPUs and {amounts.memory_mib} MiB"
 
 
 def _check_shape(view: ClusterView, job: JobView, placement: Placement) -> list[Violation]:

@@ -21,6 +21,7 @@ from policies.lifecycle import JobState
 from policies.model.decision import Change, Decision, Reserve
 from policies.model.ids import JobId
 from policies.model.reasons import Explanation, Reason
+from policies.model.resources import demand_of
 from policies.model.view import ClusterView, JobView
 from policies.options import Options, PlacementMethod, Preemption, Queue
 from policies.placement.pool import FreePool
@@ -177,10 +178,10 @@ class RankedPolicy:
             if job.waiting or job.placement is not None:
                 state.guard.compete(job)
             if job.reservation is not None:
-                state.ledger.reserve(job.id, job.reservation)
+                state.ledger.reserve(job.id, job.reservation, demand_of(job.spec))
             if job.state in (JobState.PREEMPTING, JobState.CANCELLING):
                 assert job.placement is not None
-                state.leave(job.id, job.placement)
+                state.leave(job, job.placement)
         state.delays.restore(dump, view.jobs)
         state.guard.restore(dump)
         for job in view.jobs.values():

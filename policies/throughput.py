@@ -13,6 +13,7 @@ from policies.model.graph import StageGraph
 from policies.model.job import IterationTimes, JobSpec
 from policies.model.parallelism import ParallelismConfig
 from policies.model.placement import Placement, Slowdown, span_of
+from policies.model.resources import Demand, demand_of
 from policies.placement.candidates import fastest
 from policies.placement.fleet import Fleet, SameCluster, fleet_of
 from policies.placement.iteration import Gang, ShareOf, ceil_s, floor_s, placement_s
@@ -41,13 +42,18 @@ def iteration_time_s(
 
 
 def iteration_times(
-    graph: StageGraph, config: ParallelismConfig, cluster: Cluster, gpu_type: str | None
+    graph: StageGraph,
+    config: ParallelismConfig,
+    cluster: Cluster,
+    gpu_type: str | None,
+    demand: Demand | None = None,
 ) -> IterationTimes:
     """alpha_floor, alpha_ceil and alpha_min on the empty cluster, over servers of ``gpu_type`` (None: of any one type).
 
-    Memoised by the job's shape and the cluster's classes of equal servers. Raises :class:`NeverFits`.
+    ``demand``: what the job needs beside GPUs. Memoised by the job's shape and the cluster's classes of equal servers. Raises
+    :class:`NeverFits`.
     """
-    return _iteration_times(gang_of(graph, config), fleet_of(cluster), gpu_type)
+    return _iteration_times(gang_of(graph, config), fleet_of(cluster), gpu_type, demand)
 
 
 def times_of(spec: JobSpec, cluster: Cluster, slowdown: Slowdown | None = None) -> IterationTimes | None:
@@ -57,20 +63,24 @@ def times_of(spec: JobSpec, cluster: Cluster, slowdown: Slowdown | None = None) 
     """
     if spec.stage_graph is None or spec.parallelism is None:
         return None if slowdown is None or spec.gpus == 1 else _slowed_times(spec, cluster, slowdown)
-    return iteration_times_over(spec.stage_graph, spec.parallelism, cluster, spec.gpu_types)
+    return iteration_times_over(spec.stage_graph, spec.parallelism, cluster, spec.gpu_types, demand_of(spec))
 
 
 def iteration_times_over(
-    graph: StageGraph, config: ParallelismConfig, cluster: Cluster, gpu_types: Sequence[str]
+    graph: StageGraph,
+    config: ParallelismConfig,
+    cluster: Cluster,
+    gpu_types: Sequence[str],
+    demand: Demand | None = None,
 ) -> IterationTimes:
     """The same over servers of any one of ``gpu_types`` (none named: of any type). Raises :class:`NeverFits`."""
     gang, fleet = gang_of(graph, config), fleet_of(cluster)
     if len(gpu_types) < 2:
-        return _iteration_times(gang, fleet, gpu_types[0] if gpu_types else None)
+        return _iteration_times(gang, fleet, gpu_types[0] if gpu_types else None, demand)
     found = []
     for name in gpu_types:
         with suppress(NeverFits):
-            found.append(_iteration_times(gang, fleet, name))
+            found.append(_iteration_times(gang, fleet, name, demand))
     if not found:
         raise NeverFits(f"no servers of types {', '.join(gpu_types)} can hold a gang of {gang.gpus} GPUs")
     return IterationTimes(
@@ -92,7 +102,7 @@ def stretch_of(cluster: Cluster, spec: JobSpec, times: IterationTimes | None, pl
 
 def _slowed_times(spec: JobSpec, cluster: Cluster, slowdown: Slowdown) -> IterationTimes | None:
     """None if no placement is slower than another."""
-    span = narrowest(SameCluster(cluster), spec.gpus, spec.gpu_types)
+    span = narrowest(SameCluster(cluster), spec.gpus, spec.gpu_types, demand_of(spec))
     if span is None:
         raise NeverFits(f"no servers can hold a gang of {spec.gpus} GPUs")
     least = slowdown.factor(span)
@@ -100,9 +110,10 @@ def _slowed_times(spec: JobSpec, cluster: Cluster, slowdown: Slowdown) -> Iterat
 
 
 @lru_cache(maxsize=4096)
-def _iteration_times(gang: Gang, fleet: Fleet, gpu_type: str | None) -> IterationTimes:
+def _iteration_times(gang: Gang, fleet: Fleet, gpu_type: str | None, demand: Demand | None) -> IterationTimes:
     links = fleet.links(gpu_type)
     cluster, pool = fleet.empty(gang.gpus)
+    pool = pool.usable_by(demand)
     types = pool.gpu_types if gpu_type is None else (gpu_type,)
     found = [timed for timed in (fastest(pool, cluster, gang, name) for name in types) if timed is not None]
     if not found:

@@ -137,9 +137,10 @@ def _blocked_head(context: PreemptionContext, state: EasyState, job: JobView) ->
             if head.shadow_s is None and (candidate := pool.fit(job)) is not None:
                 head.shadow_s = max(end_s, view.now_s)
                 head.gpu_type = view.cluster.servers[candidate.placement.servers[0]].gpu_type
-        tensor = state.waiting.keys[job.id][0].tensor
-        if head.shadow_s is not None and not tensor:
-            # A tensor group needs its GPUs on one server; then a count does not show which GPUs are extra.
+        gang = state.waiting.keys[job.id][0]
+        if head.shadow_s is not None and not gang.tensor and gang.demand is None:
+            # A tensor group needs its GPUs on one server, and other jobs need CPUs or memory beside them; then a count does not
+            # show which GPUs are extra.
             head.extra_gpus = state.pool.free_of_type(head.gpu_type) - job.spec.gpus
         return head
 

@@ -12,6 +12,7 @@ from policies.decision.protocols import Decider
 from policies.lifecycle import JobState
 from policies.model.decision import Change, ChangeKind
 from policies.model.ids import JobId, ServerIndex
+from policies.model.resources import demand_of
 from policies.model.view import ClusterView, JobView
 from policies.options import Preemption, Queue
 from policies.state.scheduler_state import SchedulerState
@@ -106,12 +107,12 @@ def _index_change_of_unfinished(
     elif kind is ChangeKind.PREEMPTING:
         assert change.placement is not None
         if job.state in (JobState.PREEMPTING, JobState.CANCELLING):
-            state.leave(job.id, change.placement)
+            state.leave(job, change.placement)
     elif kind in (ChangeKind.RESERVED, ChangeKind.REFUSED):
         # The job's own reservation counts, whether the action was applied or not.
         state.ledger.release(job.id)
         if job.reservation is not None:
-            state.ledger.reserve(job.id, job.reservation)
+            state.ledger.reserve(job.id, job.reservation, demand_of(job.spec))
     if job.state in (JobState.STARTING, JobState.RUNNING):
         touched.setdefault(job.id, -math.inf)
         return kind not in (ChangeKind.STARTED, ChangeKind.PROGRESSED) or not job.graceful

@@ -12,6 +12,7 @@ from policies.decision.scan import Scanner
 from policies.decision.victims import indispensable
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Explanation, Reason
+from policies.model.resources import demand_of, needs_in_words
 from policies.model.view import ClusterView, JobView
 from policies.options import Preemption
 from policies.state.scheduler_state import SchedulerState
@@ -41,7 +42,7 @@ def explanation(
         jobs_ahead=state.waiting.jobs_ahead(job.id) if job.id in state.waiting else None,
         rank=rank if math.isfinite(rank) else None,
         waiting_for=tuple(sorted(state.ledger.leaving)) if reason is Reason.RESERVED else spared,
-        detail=_detail(policy, view, job, reason, spared),
+        detail=_detail(policy, view, job, reason, spared, sum(free_of_type)),
         will_preempt=victims,
         will_be_preempted_by=successor,
         preemption_at_s=state.foreseen.at_s if victims or successor is not None else None,
@@ -64,12 +65,14 @@ def spared_jobs(policy: Scanner, view: ClusterView, state: SchedulerState, job: 
         for other in sorted(spared, key=lambda other: (other.priority, -context.rank(other), other.id)):
             pool.add_job(other)
             if (candidate := pool.fit(job)) is not None:
-                needed = indispensable(candidate.placement, spared, pool)
+                needed = indispensable(job.spec, candidate.placement, spared, pool)
                 return tuple(sorted(each.id for each in needed))
     return ()
 
 
-def _detail(policy: Scanner, view: ClusterView, job: JobView, reason: Reason, spared: Sequence[JobId]) -> str:
+def _detail(
+    policy: Scanner, view: ClusterView, job: JobView, reason: Reason, spared: Sequence[JobId], gpus_free: int
+) -> str:
     if spared:
         names = f"Job {spared[0]}" if len(spared) == 1 else f"Jobs {', '.join(map(str, spared[:-1]))} and {spared[-1]}"
         verb, pronoun = ("is", "it") if len(spared) == 1 else ("are", "they")
@@ -77,4 +80,6 @@ def _detail(policy: Scanner, view: ClusterView, job: JobView, reason: Reason, sp
         return f"{names} cannot checkpoint, so {pronoun} {verb} not stopped for it ({setting})."
     if reason is Reason.FRAGMENTED and kept_out(view, job.spec):
         return f"Enough GPUs are free, but on this cluster it needs {view.cluster.gangs.demand}."
+    if reason is Reason.RESOURCES and gpus_free >= job.spec.gpus and demand_of(job.spec) is not None:
+        return f"Enough GPUs are free, but not beside {needs_in_words(job.spec)}."
     return ""

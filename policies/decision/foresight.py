@@ -15,6 +15,7 @@ from policies.decision.plan import Plan
 from policies.decision.scan import Scanner, scan_queue_heads
 from policies.model.decision import Action, Foreseen, Preempt
 from policies.model.ids import JobId, ServerIndex
+from policies.model.resources import Amounts
 from policies.model.view import ClusterView, JobView
 from policies.options import Options, Preemption
 from policies.state.last_scan import LastScan
@@ -50,6 +51,10 @@ class LaterView:
     def free_gpus(self, server: ServerIndex) -> int:
         """As now."""
         return self._view.free_gpus(server)
+
+    def spare(self, server: ServerIndex) -> Amounts | None:
+        """As now."""
+        return self._view.spare(server)
 
     def holding(self) -> tuple[JobId, ...]:
         """As now."""

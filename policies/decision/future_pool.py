@@ -3,13 +3,14 @@
 from policies.choose import Candidate, consolidated, free_for
 from policies.decision.preemption import PreemptionContext
 from policies.model.ids import ServerIndex
+from policies.model.resources import NOTHING, Amounts, taken_by
 from policies.model.view import JobView
 
 
 class FuturePool:
     """Changes the pool temporarily. As a context manager it restores the pool at its end."""
 
-    __slots__ = ("_balance", "_before", "_context", "_pool", "added_gpus", "added_jobs")
+    __slots__ = ("_amounts", "_amounts_before", "_balance", "_before", "_context", "_pool", "added", "added_jobs")
 
     def __init__(self, context: PreemptionContext, *, with_leaving: bool = True) -> None:
         """``with_leaving``: GPUs that are being vacated count as free."""
@@ -17,10 +18,13 @@ class FuturePool:
         self._pool = context.state.pool
         self._before: dict[ServerIndex, int] = {}
         self._balance: dict[ServerIndex, int] = {}
-        self.added_gpus = 0
+        self._amounts_before: dict[ServerIndex, Amounts] = {}
+        self._amounts: dict[ServerIndex, Amounts] = {}
+        self.added = False
+        """Whether more counts as free than is free now."""
         self.added_jobs = 0
         for server in context.state.ledger.leaving_on if with_leaving else ():
-            self._add(server, 0)
+            self._add(server, 0, NOTHING)
 
     def __enter__(self) -> "FuturePool":
         return self
@@ -33,11 +37,15 @@ class FuturePool:
         assert job.placement is not None
         self.added_jobs += 1
         for share in job.placement.shares:
-            self._add(share.server, share.gpus)
+            self._add(share.server, share.gpus, taken_by(job.spec, share.gpus))
 
     def free(self, server: ServerIndex) -> int:
         """GPUs that count as free on the server now."""
         return self._pool.free(server)
+
+    def spare(self, server: ServerIndex) -> Amounts | None:
+        """CPUs and memory that count as free; None for a server that states neither."""
+        return self._pool.spare(server)
 
     def fit(self, job: JobView, *, consolidated_only: bool = False) -> Candidate | None:
         """A placement for the job in the pool as it stands."""
@@ -52,12 +60,14 @@ class FuturePool:
         """Undo the changes of the pool."""
         for server, gpus in self._before.items():
             self._pool.set_free(server, gpus)
-        self._before = {}
-        self._balance = {}
-        self.added_gpus = 0
+        for server, amounts in self._amounts_before.items():
+            self._pool.set_spare(server, amounts)
+        self._before, self._balance = {}, {}
+        self._amounts_before, self._amounts = {}, {}
+        self.added = False
         self.added_jobs = 0
 
-    def _add(self, server: ServerIndex, gpus: int) -> None:
+    def _add(self, server: ServerIndex, gpus: int, amounts: Amounts) -> None:
         context = self._context
         if context.view.usable_gpus(server) == 0:
             return
@@ -66,5 +76,18 @@ class FuturePool:
             self._balance[server] = context.state.ledger.balance(context.view, server)
         self._balance[server] += gpus
         free = max(0, self._balance[server])
-        self.added_gpus += free - self._pool.free(server)
+        self.added |= free > self._pool.free(server)
         self._pool.set_free(server, free)
+        if (before := self._pool.spare(server)) is not None:
+            self._add_amounts(server, before, amounts)
+
+    def _add_amounts(self, server: ServerIndex, before: Amounts, amounts: Amounts) -> None:
+        context = self._context
+        balance = self._amounts.get(server)
+        if balance is None:
+            self._amounts_before[server] = before
+            balance = context.state.ledger.balance_amounts(context.view, server)
+            assert balance is not None
+        after = self._amounts[server] = balance.plus(amounts)
+        self.added |= any((now or 0) > (then or 0) for now, then in zip(after, before, strict=True))
+        self._pool.set_spare(server, after)

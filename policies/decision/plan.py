@@ -7,6 +7,7 @@ from policies.model.decision import Action, Decision, Preempt, Reserve, Start
 from policies.model.ids import JobId
 from policies.model.placement import Placement
 from policies.model.reasons import Reason
+from policies.model.resources import Demand, demand_of
 from policies.model.view import ClusterView
 from policies.state.scheduler_state import SchedulerState
 
@@ -41,21 +42,21 @@ class Plan:
 
     def start(self, job: JobId, placement: Placement) -> None:
         """Start a job on free GPUs."""
-        self._state.ledger.start_tentatively(self._view, placement)
+        self._state.ledger.start_tentatively(self._view, placement, self._demand(job))
         self.actions.append(Start(job, placement))
 
     def preempt(self, job: JobId, for_job: JobId | None = None) -> None:
         """Stop a running job."""
         held = self._view.jobs[job].placement
         assert held is not None
-        self._state.ledger.leave_tentatively(self._view, job, held)
+        self._state.ledger.leave_tentatively(self._view, job, held, self._demand(job))
         self.actions.append(Preempt(job, for_job))
 
     def reserve(self, job: JobId, placement: Placement, victims: Sequence[JobId] = ()) -> None:
         """Set GPUs aside for a job, and stop the jobs that hold them."""
         for victim in victims:
             self.preempt(victim, job)
-        self._state.ledger.reserve_tentatively(self._view, job, placement)
+        self._state.ledger.reserve_tentatively(self._view, job, placement, self._demand(job))
         self.actions.append(Reserve(job, placement))
 
     def explain(self, job: JobId, reason: Reason) -> None:
@@ -67,6 +68,9 @@ class Plan:
         """Decide again at this time at the latest; None: no limit."""
         if at_s is not None:
             self.wakes_s.append(at_s)
+
+    def _demand(self, job: JobId) -> Demand | None:
+        return demand_of(self._view.jobs[job].spec)
 
     def decision(self) -> Decision:
         """The decision."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from policies.decision.protocols import Decider
 from policies.model.ids import JobId
+from policies.model.resources import Demand, taken_by
 from policies.model.view import ClusterView, JobView
 from policies.options import Preemption, PreemptUnsaved
 from policies.rules.registered import protected_until_s
@@ -146,8 +147,11 @@ class PreemptionContext:
             elif key.tier and -key.minus_priority <= victim.priority and self._none_after(key, entry, victim):
                 return
 
-    def infeasible(self, key: JobKey, missing_gpus: int) -> bool:
-        """Whether it is certain from the index alone that preemption cannot bring this many GPUs. O(candidates)."""
+    def infeasible(self, key: JobKey, missing_gpus: int, demand: Demand | None = None) -> bool:
+        """Whether it is certain from the index alone that preemption cannot bring this many GPUs, usable under the demand.
+
+        O(candidates).
+        """
         if self._surplus():
             return False
         if not self.may_preempt:
@@ -160,7 +164,7 @@ class PreemptionContext:
                 return True
             position += 1
             if entry.job not in self.state.ledger.leaving:
-                missing_gpus -= entry.gpus
+                missing_gpus -= entry.gpus if demand is None else freed_gpus(demand, self.view.jobs[entry.job])
         return missing_gpus > 0
 
     def worth_trying(self, key: JobKey) -> bool:
@@ -198,4 +202,13 @@ class PreemptionContext:
     def _surplus(self) -> bool:
         """Whether GPUs are being vacated that are not reserved."""
         ledger = self.state.ledger
-        return bool(ledger.leaving_on) and any(ledger.surplus(server) for server in ledger.leaving_on)
+        return bool(ledger.leaving_on) and any(
+            ledger.surplus(server) or ledger.frees_amounts(server) for server in ledger.leaving_on
+        )
+
+
+def freed_gpus(demand: Demand | None, job: JobView) -> int:
+    """At most this many more GPUs become usable under the demand when the job has stopped. O(servers of the job)."""
+    if demand is None or job.placement is None:
+        return job.spec.gpus
+    return sum(demand.gpus_freed(share.gpus, taken_by(job.spec, share.gpus)) for share in job.placement.shares)

@@ -73,12 +73,12 @@ class QueueHeads:
         self.waiting = []
 
     def _is_infeasible(self, head: QueueHead) -> bool:
-        pool, types = self._context.state.pool, head.gang.types
+        pool, types = self._context.state.pool.usable_by(head.gang.demand), head.gang.types
         if len(types) > 1:
             missing_gpus = head.gang.gpus - max(pool.free_of_type(name) for name in types)
         else:
             missing_gpus = head.gang.gpus - pool.free_of_type(types[0] if types else None)
-        return missing_gpus > 0 and self._context.infeasible(head.key, missing_gpus)
+        return missing_gpus > 0 and self._context.infeasible(head.key, missing_gpus, head.gang.demand)
 
     def _following(self, gang: GangClass, position: int) -> QueueHead | None:
         entries = self._context.state.waiting.classes[gang]

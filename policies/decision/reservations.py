@@ -4,6 +4,7 @@ from policies.decision.plan import Plan
 from policies.decision.protocols import Decider
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
+from policies.model.resources import NOTHING, Amounts, amounts_of, demand_of, taken_by
 from policies.model.view import ClusterView, JobView
 from policies.options import Preemption, PreemptUnsaved
 from policies.placement.pool import FreePool
@@ -34,13 +35,26 @@ def release_lost_reservations(view: ClusterView, state: SchedulerState) -> list[
 def start_reserved_jobs(view: ClusterView, state: SchedulerState, plan: Plan) -> None:
     """Start each job whose reserved GPUs are all free by now, the oldest first. O(reservations)."""
     taken: dict[ServerIndex, int] = {}
+    taken_amounts: dict[ServerIndex, Amounts] = {}
     for job, placement in sorted(state.ledger.reservations.items()):
+        spec, amounts = view.jobs[job].spec, {}
         enough = all(
             view.free_gpus(share.server) - taken.get(share.server, 0) >= share.gpus for share in placement.shares
         )
+        if enough and demand_of(spec) is not None:
+            amounts = {
+                share.server: taken_amounts.get(share.server, NOTHING).plus(taken_by(spec, share.gpus))
+                for share in placement.shares
+            }
+            enough = not any(
+                spare.plus(wanted, -1).lacking
+                for server, wanted in amounts.items()
+                if (spare := view.spare(server)) is not None
+            )
         if enough and view.jobs[job].waiting:
             for share in placement.shares:
                 taken[share.server] = taken.get(share.server, 0) + share.gpus
+            taken_amounts |= amounts
             state.ledger.release(job)
             plan.start(job, placement)
 
@@ -98,5 +112,10 @@ def _placement_to_drain(policy: Decider, view: ClusterView, state: SchedulerStat
     for index in range(len(view.cluster.servers)):
         reserved = sum(state.ledger.reserved_on.get(ServerIndex(index), {}).values())
         unreserved.append(max(0, view.usable_gpus(ServerIndex(index)) - reserved))
-    candidate = policy.find(FreePool(view.cluster, unreserved), view, job)
+    amounts = {
+        ServerIndex(index): state.ledger.unreserved(ServerIndex(index), stated)
+        for index in view.cluster.stating
+        if (stated := amounts_of(view.cluster.servers[index])) is not None
+    }
+    candidate = policy.find(FreePool(view.cluster, unreserved, amounts), view, job)
     return None if candidate is None else candidate.placement

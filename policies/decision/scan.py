@@ -13,6 +13,7 @@ from policies.decision.protocols import Decider
 from policies.decision.queue_heads import QueueHead, QueueHeads
 from policies.decision.victims import find_victims
 from policies.model.reasons import Reason
+from policies.model.resources import demand_of
 from policies.model.view import ClusterView, JobView
 from policies.options import Preemption, Queue
 from policies.state.keys import GangClass, JobKey
@@ -142,7 +143,7 @@ def try_job(
         return Outcome.DELAYED, Reason.CONSOLIDATION_DELAY
     if candidate is not None:
         if options.reserve:
-            state.ledger.start_tentatively(view, candidate.placement)
+            state.ledger.start_tentatively(view, candidate.placement, demand_of(job.spec))
         return Outcome.DELAYED, Reason.CONSOLIDATION_DELAY
     reason = blocked_reason(view, state, job)
     # Servers that are closed to this job may be open to the next one of its class.

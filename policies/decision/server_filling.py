@@ -21,6 +21,8 @@ from policies.decision.preemption import PreemptionContext
 from policies.decision.victims import indispensable
 from policies.lifecycle import JobState
 from policies.model.ids import JobId
+from policies.model.job import JobSpec
+from policies.model.resources import demand_of
 from policies.model.view import JobView
 from policies.options import Preemption
 from policies.state.keys import JobKey
@@ -71,7 +73,7 @@ def fill_servers(context: PreemptionContext, plan: Plan) -> None:
         candidate, stopped = found
         if (until_s := state.delays.until_s(context.policy.options, view, job, candidate)) is not None:
             plan.wakes_s.append(until_s)
-        elif not stopped and _free_now(context, candidate):
+        elif not stopped and _free_now(context, job.spec, candidate):
             plan.start(job.id, candidate.placement)
         else:
             plan.reserve(job.id, candidate.placement, [victim.id for victim in stopped])
@@ -171,7 +173,7 @@ def _find(
             candidate = pool.fit(job)
             if candidate is None:
                 continue
-            found = candidate, indispensable(candidate.placement, picked, pool)
+            found = candidate, indispensable(job.spec, candidate.placement, picked, pool)
             if job.iteration_times is None or consolidated(candidate, job.iteration_times):
                 return found
             scattered = scattered or found
@@ -206,6 +208,7 @@ def _left_s(context: PreemptionContext, job: JobView) -> float:
     return context.rank(job) / context.policy.rank_per_s(job, context.state)
 
 
-def _free_now(context: PreemptionContext, candidate: Candidate) -> bool:
-    """Whether all GPUs of the candidate are free already."""
-    return all(context.state.pool.free(share.server) >= share.gpus for share in candidate.placement.shares)
+def _free_now(context: PreemptionContext, spec: JobSpec, candidate: Candidate) -> bool:
+    """Whether all GPUs of the candidate are free already, and what the job needs beside them."""
+    pool = context.state.pool.usable_by(demand_of(spec))
+    return all(pool.free(share.server) >= share.gpus for share in candidate.placement.shares)

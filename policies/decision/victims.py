@@ -1,12 +1,15 @@
 """Which jobs to stop for a waiting job: the worst-ranked ones that free a placement for it, if that pays."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from policies.choose import Candidate, consolidated, free_for
 from policies.decision.future_pool import FuturePool
-from policies.decision.preemption import PreemptionContext
+from policies.decision.preemption import PreemptionContext, freed_gpus
 from policies.model.ids import JobId, ServerIndex
+from policies.model.job import JobSpec
 from policies.model.placement import Placement
+from policies.model.resources import Amounts, demand_of, taken_by
 from policies.model.view import JobView
 from policies.state.keys import JobKey
 
@@ -24,7 +27,7 @@ def find_victims(context: PreemptionContext, job: JobView, key: JobKey, *, conso
     GPUs that are being vacated are used before any further job is stopped. O(victims log n).
     """
     with FuturePool(context) as pool:
-        candidate = pool.fit(job, consolidated_only=consolidated_only) if pool.added_gpus else None
+        candidate = pool.fit(job, consolidated_only=consolidated_only) if pool.added else None
         if candidate is not None:
             return candidate, ()
         picked = _enough(context, pool, job, key)
@@ -32,7 +35,7 @@ def find_victims(context: PreemptionContext, job: JobView, key: JobKey, *, conso
         if picked is not None:
             candidate = pool.fit(job, consolidated_only=consolidated_only)
             if candidate is not None:
-                victims = indispensable(candidate.placement, picked, pool)
+                victims = indispensable(job.spec, candidate.placement, picked, pool)
                 if context.pays(key, victims):
                     scattered = candidate, tuple(victim.id for victim in victims)
                     if job.iteration_times is None or consolidated(candidate, job.iteration_times):
@@ -46,12 +49,12 @@ def find_victims(context: PreemptionContext, job: JobView, key: JobKey, *, conso
 def _enough(context: PreemptionContext, pool: FuturePool, job: JobView, key: JobKey) -> list[JobView] | None:
     """Add the worst running jobs to the pool until the job fits; None if those that may be displaced are too few."""
     picked: list[JobView] = []
-    missing_gpus = job.spec.gpus - free_for(context.state.pool, job.spec)
+    missing_gpus, demand = job.spec.gpus - free_for(context.state.pool, job.spec), demand_of(job.spec)
     for victim in context.candidates(key):
         if not _same_type(context, job, victim):
             continue
         picked.append(victim)
-        missing_gpus -= victim.spec.gpus
+        missing_gpus -= freed_gpus(demand, victim)
         if missing_gpus > 0:
             # Counting is cheap, and most of the time it shows that the pool need not be tried.
             continue
@@ -62,20 +65,45 @@ def _enough(context: PreemptionContext, pool: FuturePool, job: JobView, key: Job
     return None
 
 
-def indispensable(placement: Placement, picked: Sequence[JobView], pool: FuturePool) -> list[JobView]:
-    """The picked jobs without which the placement would lack GPUs; the best-ranked are spared first."""
-    spare = {share.server: pool.free(share.server) - share.gpus for share in placement.shares}
+def indispensable(spec: JobSpec, placement: Placement, picked: Sequence[JobView], pool: FuturePool) -> list[JobView]:
+    """The picked jobs without which the placement would lack something for ``spec``; the best-ranked are spared first."""
+    spare = {share.server: _left(pool, share.server, share.gpus, spec) for share in placement.shares}
     needed = []
     for victim in reversed(picked):
         assert victim.placement is not None
-        shares = [share for share in victim.placement.shares if share.server in spare]
-        if all(spare[share.server] >= share.gpus for share in shares):
-            for share in shares:
-                spare[share.server] -= share.gpus
+        left = {
+            share.server: spare[share.server].without(share.gpus, victim.spec)
+            for share in victim.placement.shares
+            if share.server in spare
+        }
+        if all(each.suffices for each in left.values()):
+            spare.update(left)
         else:
             needed.append(victim)
     needed.reverse()
     return needed
+
+
+class _Left(NamedTuple):
+    """What stays free on a server; ``amounts`` None: CPUs and memory are not limited there, or not asked for."""
+
+    gpus: int
+    amounts: Amounts | None
+
+    @property
+    def suffices(self) -> bool:
+        """Whether nothing is lacking."""
+        return self.gpus >= 0 and (self.amounts is None or not self.amounts.lacking)
+
+    def without(self, gpus: int, spec: JobSpec) -> "_Left":
+        """What is left when a job with this spec keeps these GPUs, and what belongs to them."""
+        amounts = None if self.amounts is None else self.amounts.plus(taken_by(spec, gpus), -1)
+        return _Left(self.gpus - gpus, amounts)
+
+
+def _left(pool: FuturePool, server: ServerIndex, gpus: int, spec: JobSpec) -> _Left:
+    amounts = None if demand_of(spec) is None else pool.spare(server)
+    return _Left(pool.free(server), amounts).without(gpus, spec)
 
 
 def _one_server(context: PreemptionContext, job: JobView, key: JobKey) -> Found | None:
@@ -105,7 +133,7 @@ def _take_server(context: PreemptionContext, job: JobView, key: JobKey, victims:
         candidate = pool.fit(job, consolidated_only=True)
         if candidate is None:
             return None
-        needed = indispensable(candidate.placement, victims, pool)
+        needed = indispensable(job.spec, candidate.placement, victims, pool)
         return (candidate, tuple(victim.id for victim in needed)) if context.pays(key, needed) else None
 
 

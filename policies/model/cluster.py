@@ -1,6 +1,6 @@
 """The machines: servers with GPUs and a NIC, in racks, and the bandwidth of each tier. All bandwidths in bytes/s."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -11,7 +11,8 @@ class Server:
     """One server. ``nic_bytes_s`` and ``intra_bytes_s`` are of the whole server, one direction.
 
     ``gpu_speed`` divides compute times: 1.0 is the reference GPU on which layer times were taken. ``gpu_speed_assumed``: nothing
-    states the speed, and it is 1.0 for want of a better value.
+    states the speed, and it is 1.0 for want of a better value. ``cpus`` and ``memory_gib`` are what jobs may take; None: unknown,
+    and not limited. ``gpu_memory_gib`` is of each GPU.
     """
 
     name: str
@@ -23,6 +24,8 @@ class Server:
     gpu_speed: float = 1.0
     gpu_memory_gib: float | None = None
     gpu_speed_assumed: bool = field(default=False, compare=False)
+    cpus: int | None = None
+    memory_gib: float | None = None
 
     @property
     def share_bytes_s(self) -> float:
@@ -83,3 +86,10 @@ class Cluster:
         for server in self.servers:
             stated.setdefault(server.gpu_type, set()).add(server.gpu_memory_gib)
         return {name: next(iter(sizes)) if len(sizes) == 1 else None for name, sizes in stated.items()}
+
+    @cached_property
+    def stating(self) -> Sequence[int]:
+        """The positions of the servers that state their CPUs or memory."""
+        return [
+            index for index, each in enumerate(self.servers) if each.cpus is not None or each.memory_gib is not None
+        ]

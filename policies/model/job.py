@@ -59,6 +59,15 @@ class ArrayPlace:
     max_running: int | None = None
 
 
+@value
+class Volume:
+    """A folder or file of the server (``source``) that a job's container sees as ``target``. Both are absolute paths."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+
 @shared_value
 class JobSpec:
     """A submitted job.
@@ -71,6 +80,8 @@ class JobSpec:
     ``min_run_s``: each attempt runs this long before it may be preempted for another job.
     ``plan`` is how the model of ``shape`` is trained; the stages then follow from both where the GPU type
     is known. ``shape`` None: a plan of a model that is not known.
+    ``cpus`` and ``memory_gib`` are of the whole job (see :mod:`policies.model.resources`), ``gpu_memory_gib`` is what each of its
+    GPUs must have at least; None: any. ``image``: the container image in which the command runs, with ``volumes``.
     ``gpus_min`` / ``gpus_max`` are the elastic range for policies that resize (none given = rigid). Values of ``env`` whose
     names are in ``secret_env`` are never shown; ``env`` is left out where a spec is printed.
     """
@@ -109,6 +120,11 @@ class JobSpec:
     secret_env: tuple[str, ...] = ()
     plan: TrainingPlan | None = None
     shape: ModelShape | None = None
+    cpus: int | None = None
+    memory_gib: float | None = None
+    gpu_memory_gib: float | None = None
+    image: str | None = None
+    volumes: tuple[Volume, ...] = ()
 
     @property
     def needs(self) -> tuple[JobId, ...]:

@@ -9,6 +9,7 @@ from policies.model.estimate import Estimate, Unit
 from policies.model.ids import JobId, ServerIndex
 from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement
+from policies.model.resources import Amounts
 from policies.model.server_reservation import ServerReservation
 
 
@@ -108,6 +109,9 @@ class ClusterView(Protocol):
 
     def free_gpus(self, server: ServerIndex) -> int:
         """GPUs held by no job on a usable server (reserved ones are free in this sense)."""
+
+    def spare(self, server: ServerIndex) -> Amounts | None:
+        """CPUs and memory that no job holds; None for a server that states neither. Below 0 where jobs hold too much."""
 
     def holding(self) -> Iterable[JobId]:
         """The jobs that hold GPUs. O(running); for :meth:`policies.base.Policy.rebuild`, not for a cycle."""

@@ -58,11 +58,14 @@ def _fleet_of(same: SameCluster) -> Fleet:
     counts: dict[tuple[object, ...], int] = {}
     examples: dict[tuple[object, ...], Server] = {}
     for server in same.cluster.servers:
-        key = (server.gpus, server.gpu_type, server.nic_bytes_s, server.intra_bytes_s, server.gpu_speed)
+        key = (
+            server.gpus, server.gpu_type, server.nic_bytes_s, server.intra_bytes_s, server.gpu_speed, server.gpu_memory_gib,
+            server.cpus, server.memory_gib,
+        )  # fmt: skip
         counts[key] = counts.get(key, 0) + 1
         examples.setdefault(key, server)
     return _interned(
-        tuple((replace(examples[key], name="", rack="", gpu_memory_gib=None), count) for key, count in counts.items()),
+        tuple((replace(examples[key], name="", rack=""), count) for key, count in counts.items()),
         same.cluster.gangs,
     )
 

@@ -3,16 +3,23 @@
 Servers with equal GPU type and equal free count share a level, in all and rack by rack. A level is a set of servers as the
 bits of one integer, and another integer says which levels hold anything: taking the first server of a level, or finding the
 least sufficient level, takes a few machine operations even for thousands of servers. The pool holds no jobs:
-its owner sets the free GPUs of each server.
+its owner sets the free GPUs of each server, and the CPUs and memory left of those that state any.
+
+:meth:`FreePool.usable_by` gives the pool as jobs see it that need CPUs or memory too.
 """
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from policies.model.cluster import Cluster
 from policies.model.ids import ServerIndex
+from policies.model.resources import Amounts, Demand, amounts_of
+from policies.model.view import ClusterView
+
+VIEWS_MAX = 64
+"""Demands for which a pool keeps a view."""
 
 Grant = tuple[ServerIndex, int]
 """GPUs granted on one server."""
@@ -230,10 +237,18 @@ class FreePool:
     work (down, drained) simply has none free. A gang never mixes GPU types.
     """
 
-    __slots__ = ("_capacity", "_free", "_place", "_types", "found", "servers_with_free", "total")
+    __slots__ = (
+        "_capacity", "_changed", "_cluster", "_free", "_place", "_spare", "_types", "_views", "found", "servers_with_free",
+        "total",
+    )  # fmt: skip
 
-    def __init__(self, cluster: Cluster, free: Sequence[int]) -> None:
-        """``free[i]`` GPUs are free on server i. ValueError if a count is negative or above the server's GPUs."""
+    def __init__(
+        self, cluster: Cluster, free: Sequence[int], spare: Mapping[ServerIndex, Amounts] | None = None
+    ) -> None:
+        """``free[i]`` GPUs are free on server i. ValueError if a count is negative or above the server's GPUs.
+
+        ``spare``: CPUs and memory left of the servers that state any; None: all that they have.
+        """
         if len(free) > len(cluster.servers):
             raise ValueError(f"{len(free)} free counts for {len(cluster.servers)} servers")
         self._capacity = [server.gpus for server in cluster.servers[: len(free)]]
@@ -249,6 +264,10 @@ class FreePool:
                 levels.setdefault(count, []).append(index)
         for gpu_type, by_rack in contents.items():
             self._types[gpu_type].fill(by_rack)
+        self._cluster = cluster
+        self._spare = dict(_stated(cluster, len(free)) if spare is None else spare)
+        self._views: dict[Demand, _DemandView] = {}
+        self._changed: list[ServerIndex] = []
         self.found: dict[object, Any] = {}  # memo of ``policies.choose``, cleared by every change
         self.total = sum(free)
         self.servers_with_free = sum(1 for count in free if count)
@@ -287,6 +306,8 @@ class FreePool:
         pool, rack = self._place[server]
         pool.move(rack, server, before, gpus)
         self._free[server] = gpus
+        if self._views:
+            self._changed.append(server)
         if self.found:
             self.found = {}
         self.total += gpus - before
@@ -294,6 +315,53 @@ class FreePool:
             self.servers_with_free += 1
         elif not gpus:
             self.servers_with_free -= 1
+
+    def states(self, server: ServerIndex) -> bool:
+        """Whether the server states its CPUs or memory."""
+        return server in self._spare
+
+    def spare(self, server: ServerIndex) -> Amounts | None:
+        """CPUs and memory left of the server; None where it states neither."""
+        return self._spare.get(server)
+
+    def set_spare(self, server: ServerIndex, amounts: Amounts) -> None:
+        """The server, which states its CPUs or memory, has these left from now on. They may be below 0."""
+        if self._spare[server] != amounts:
+            self._spare[server] = amounts
+            if self._views:
+                self._changed.append(server)
+
+    def usable_by(self, demand: Demand | None) -> "FreePool":
+        """The pool in which the GPUs of each server are free that a job with this demand could use; this one for None.
+
+        Only to be read, and only until this pool changes. O(changes since it was last asked for); O(servers) at first.
+        """
+        if demand is None:
+            return self
+        if len(self._changed) > 4 * len(self._free):
+            # Cheaper to build anew than to follow.
+            self._views, self._changed = {}, []
+        view = self._views.pop(demand, None)
+        if view is None:
+            if len(self._views) == VIEWS_MAX:
+                del self._views[next(iter(self._views))]
+            servers = range(len(self._free))
+            usable = [self._usable(ServerIndex(server), demand) for server in servers]
+            view = _DemandView(FreePool(self._cluster, usable, {}))
+        else:
+            for server in self._changed[view.followed :]:
+                view.pool.set_free(server, self._usable(server, demand), self._cluster)
+        view.followed = len(self._changed)
+        self._views[demand] = view
+        return view.pool
+
+    def _usable(self, server: ServerIndex, demand: Demand) -> int:
+        free = self._free[server]
+        if not free or not demand.admits(self._cluster.servers[server]):
+            return 0
+        spare = self._spare.get(server)
+        within = None if spare is None else demand.gpus_within(spare)
+        return free if within is None else min(free, within)
 
     def best_fit(self, gpus: int, gpu_type: str | None) -> ServerIndex | None:
         """The server with the smallest sufficient free count, ties by index; None if no single server has enough."""
@@ -365,11 +433,43 @@ class FreePool:
         if cluster is None or len(cluster.servers) <= len(self._free):
             raise ValueError(f"server {len(self._free)} is new: give the cluster that describes it")
         server = cluster.servers[len(self._free)]
+        self._cluster = cluster
+        if (amounts := amounts_of(server)) is not None:
+            self._spare[ServerIndex(len(self._free))] = amounts
+        self._views, self._changed = {}, []
         pool = self._types.setdefault(server.gpu_type, _TypePool())
         pool.add_rack(server.rack)
         self._place.append((pool, server.rack))
         self._capacity.append(server.gpus)
         self._free.append(0)
+
+
+def empty(cluster: Cluster) -> FreePool:
+    """All that the servers have. O(servers)."""
+    return FreePool(cluster, [server.gpus for server in cluster.servers])
+
+
+def free_now(view: ClusterView) -> FreePool:
+    """What no job holds. O(servers)."""
+    servers = [ServerIndex(server) for server in range(len(view.cluster.servers))]
+    spare = {server: amounts for server in servers if (amounts := view.spare(server)) is not None}
+    return FreePool(view.cluster, [view.free_gpus(server) for server in servers], spare)
+
+
+class _DemandView:
+    """A pool as a demand sees it, which has followed so many changes."""
+
+    __slots__ = ("followed", "pool")
+
+    def __init__(self, pool: FreePool) -> None:
+        self.pool = pool
+        self.followed = 0
+
+
+def _stated(cluster: Cluster, servers: int) -> Iterator[tuple[ServerIndex, Amounts]]:
+    for index in cluster.stating:
+        if index < servers and (amounts := amounts_of(cluster.servers[index])) is not None:
+            yield ServerIndex(index), amounts
 
 
 def _distinct(buckets: _Buckets, sizes: Sequence[int]) -> list[ServerIndex] | None:

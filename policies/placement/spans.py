@@ -4,9 +4,10 @@ from functools import lru_cache
 
 from policies.model.cluster import Cluster, Gangs
 from policies.model.placement import Placement, ServerShare, Slowdown, Span, place, span_of
+from policies.model.resources import Demand
 from policies.placement import shapes
 from policies.placement.fleet import SameCluster
-from policies.placement.pool import FreePool, Grant
+from policies.placement.pool import FreePool, Grant, empty
 
 
 def fewest(pool: FreePool, gangs: Gangs, gpus: int, gpu_type: str | None) -> list[Grant] | None:
@@ -38,9 +39,13 @@ def anywhere(
 
 
 @lru_cache(maxsize=4096)
-def narrowest(same: SameCluster, gpus: int, gpu_types: tuple[str, ...]) -> Span | None:
-    """The narrowest span on the empty cluster of a gang that takes these GPU types (none: any); None if it never fits."""
-    cluster, pool = same.cluster, _empty(same)
+def narrowest(same: SameCluster, gpus: int, gpu_types: tuple[str, ...], demand: Demand | None = None) -> Span | None:
+    """The narrowest span on the empty cluster of a gang that takes these GPU types (none: any); None if it never fits.
+
+    ``demand``: what the job needs beside GPUs.
+    """
+    cluster = same.cluster
+    pool = _empty(same) if demand is None else empty(cluster).usable_by(demand)
     found = [
         span_of(cluster, placement)
         for name in gpu_types or (None,)
@@ -55,7 +60,7 @@ _STEEP = Slowdown(2.0, 3.0)
 
 @lru_cache(maxsize=16)
 def _empty(same: SameCluster) -> FreePool:
-    return FreePool(same.cluster, [server.gpus for server in same.cluster.servers])
+    return empty(same.cluster)
 
 
 def _one_rack(pool: FreePool, cluster: Cluster, gpus: int, gpu_type: str | None) -> Placement | None:

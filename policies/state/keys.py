@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
+from policies.model.resources import Demand, demand_of
 from policies.model.server_reservation import ServerReservation
 from policies.rules import registered
 
@@ -13,7 +14,8 @@ class GangClass(NamedTuple):
     """The requirements of the jobs of a class. If one of them cannot start, none of the class can.
 
     ``types``: the GPU types that they take (empty: any). ``tensor``: the largest tensor degree that must stay on one server.
-    ``demands``: what they demand of placement rules. ``server_reservations``: the ids of those that admit them.
+    ``demands``: what they demand of placement rules. ``server_reservations``: the ids of those that admit them. ``demand``: what
+    they need beside GPUs.
     """
 
     gpus: int
@@ -21,6 +23,7 @@ class GangClass(NamedTuple):
     tensor: int
     demands: tuple[tuple[str, Hashable], ...] = ()
     server_reservations: tuple[int, ...] = ()
+    demand: Demand | None = None
 
 
 def gang_class(spec: JobSpec, server_reservations: Sequence[ServerReservation]) -> GangClass:
@@ -31,7 +34,8 @@ def gang_class(spec: JobSpec, server_reservations: Sequence[ServerReservation]) 
     admitting = tuple(each.id for each in server_reservations if each.admits(spec)) if server_reservations else ()
     # Inlined ``spec.gpu_types``: most jobs name no type.
     types = () if spec.gpu_type is None else (spec.gpu_type, *spec.gpu_type_fallbacks)
-    return GangClass(spec.gpus, types, tensor if tensor > 1 else 0, registered.demands(spec), admitting)
+    tensor = tensor if tensor > 1 else 0
+    return GangClass(spec.gpus, types, tensor, registered.demands(spec), admitting, demand_of(spec))
 
 
 class JobKey(NamedTuple):

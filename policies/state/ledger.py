@@ -1,7 +1,11 @@
-"""The ledger of GPUs: free for all, reserved for waiting jobs, about to be vacated, taken by the decision in progress."""
+"""The ledger of GPUs: free for all, reserved for waiting jobs, about to be vacated, taken by the decision in progress.
+
+On servers that state their CPUs or memory, these are counted in the same way.
+"""
 
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
+from policies.model.resources import NOTHING, Amounts, Demand
 from policies.model.view import ClusterView
 from policies.placement.pool import FreePool
 from policies.state.last_scan import LastScan
@@ -16,8 +20,8 @@ class GpuLedger:
     """
 
     __slots__ = (
-        "_dirty", "_scan", "_taken", "_tentatively_leaving", "_tentatively_reserved", "leaving", "leaving_on", "pool",
-        "reservations", "reserved_on",
+        "_demands", "_dirty", "_scan", "_taken", "_taken_amounts", "_tentatively_leaving", "_tentatively_reserved", "leaving",
+        "leaving_on", "pool", "reservations", "reserved_on",
     )  # fmt: skip
 
     def __init__(self, pool: FreePool, scan: LastScan) -> None:
@@ -28,46 +32,52 @@ class GpuLedger:
         self.leaving: dict[JobId, Placement] = {}
         """Running jobs that are being stopped, and the GPUs that they will vacate."""
         self.leaving_on: dict[ServerIndex, dict[JobId, int]] = {}
+        self._demands: dict[JobId, Demand] = {}
+        """Of the jobs in ``reservations`` and ``leaving`` that need more than GPUs."""
         self._taken: dict[ServerIndex, int] = {}
+        self._taken_amounts: dict[ServerIndex, Amounts] = {}
         self._tentatively_reserved: list[JobId] = []
         self._tentatively_leaving: list[JobId] = []
         self._dirty: set[ServerIndex] = set()
         self._scan = scan
 
-    def reserve(self, job: JobId, placement: Placement) -> None:
+    def reserve(self, job: JobId, placement: Placement, demand: Demand | None) -> None:
         """Set these GPUs aside for a waiting job, in place of an earlier reservation."""
         self.release(job)
-        self._enter(job, placement, self.reservations, self.reserved_on)
+        self._enter(job, placement, demand, self.reservations, self.reserved_on)
 
     def release(self, job: JobId) -> None:
         """Drop a job's reservation; unknown jobs are ignored."""
         if job in self.reservations:
             self._drop(job, self.reservations, self.reserved_on)
 
-    def leave(self, job: JobId, placement: Placement) -> None:
+    def leave(self, job: JobId, placement: Placement, demand: Demand | None) -> None:
         """The job is being stopped: these GPUs will be vacated."""
-        self._enter(job, placement, self.leaving, self.leaving_on)
+        self._enter(job, placement, demand, self.leaving, self.leaving_on)
 
     def stay(self, job: JobId) -> None:
         """The stop is over, or was not applied; unknown jobs are ignored."""
         if job in self.leaving:
             self._drop(job, self.leaving, self.leaving_on)
 
-    def start_tentatively(self, view: ClusterView, placement: Placement) -> None:
+    def start_tentatively(self, view: ClusterView, placement: Placement, demand: Demand | None) -> None:
         """The decision in progress starts a job on these free GPUs."""
         for share in placement.shares:
             self._taken[share.server] = self._taken.get(share.server, 0) + share.gpus
+            if demand is not None:
+                taken = self._taken_amounts.get(share.server, NOTHING)
+                self._taken_amounts[share.server] = taken.plus(demand.of(share.gpus))
         self._sync_placement(view, placement)
 
-    def reserve_tentatively(self, view: ClusterView, job: JobId, placement: Placement) -> None:
+    def reserve_tentatively(self, view: ClusterView, job: JobId, placement: Placement, demand: Demand | None) -> None:
         """The decision in progress reserves these GPUs for a job."""
-        self.reserve(job, placement)
+        self.reserve(job, placement, demand)
         self._tentatively_reserved.append(job)
         self._sync_placement(view, placement)
 
-    def leave_tentatively(self, view: ClusterView, job: JobId, placement: Placement) -> None:
+    def leave_tentatively(self, view: ClusterView, job: JobId, placement: Placement, demand: Demand | None) -> None:
         """The decision in progress stops a job. It stays in the index of running jobs, which may be iterated over now."""
-        self.leave(job, placement)
+        self.leave(job, placement, demand)
         self._tentatively_leaving.append(job)
         self._sync_placement(view, placement)
 
@@ -78,7 +88,7 @@ class GpuLedger:
         for job in self._tentatively_leaving:
             self.stay(job)
         self._dirty.update(self._taken)
-        self._tentatively_reserved, self._tentatively_leaving, self._taken = [], [], {}
+        self._tentatively_reserved, self._tentatively_leaving, self._taken, self._taken_amounts = [], [], {}, {}
 
     def touch(self, placement: Placement) -> None:
         """Free GPUs of these servers have changed."""
@@ -93,6 +103,13 @@ class GpuLedger:
         """GPUs being vacated on the server that are not reserved."""
         return max(0, _total(self.leaving_on, server) - _total(self.reserved_on, server))
 
+    def frees_amounts(self, server: ServerIndex) -> bool:
+        """Whether CPUs or memory are being vacated on the server that are not reserved."""
+        if not self.pool.states(server):
+            return False
+        left = self._owed(self.leaving_on, server).plus(self._owed(self.reserved_on, server), -1)
+        return any(amount is not None and amount > 0 for amount in left)
+
     def total_surplus(self) -> int:
         """GPUs being vacated that are not reserved. O(jobs that are being stopped)."""
         return sum(self.surplus(server) for server in self.leaving_on)
@@ -101,6 +118,18 @@ class GpuLedger:
         """GPUs free for all once all stops are over; negative where GPUs are reserved that are not being vacated yet."""
         free = view.free_gpus(server) - self._taken.get(server, 0)
         return free + _total(self.leaving_on, server) - _total(self.reserved_on, server)
+
+    def balance_amounts(self, view: ClusterView, server: ServerIndex) -> Amounts | None:
+        """As :meth:`balance`, of CPUs and memory; None for a server that states neither."""
+        spare = view.spare(server)
+        if spare is None:
+            return None
+        spare = spare.plus(self._taken_amounts.get(server, NOTHING), -1)
+        return spare.plus(self._owed(self.leaving_on, server)).plus(self._owed(self.reserved_on, server), -1)
+
+    def unreserved(self, server: ServerIndex, amounts: Amounts) -> Amounts:
+        """These amounts without what is reserved on the server."""
+        return amounts.plus(self._owed(self.reserved_on, server), -1)
 
     def sync(self, view: ClusterView) -> None:
         """Bring the pool up to date on every server that was touched. O(touched x log servers)."""
@@ -123,12 +152,48 @@ class GpuLedger:
             self.pool.set_free(server, free, view.cluster)
             if free > before or self._scan.delayed:
                 self._scan.valid = False
+        if self.pool.states(server):
+            self._sync_amounts(view, server)
+
+    def _sync_amounts(self, view: ClusterView, server: ServerIndex) -> None:
+        before, amounts = self.pool.spare(server), self._amounts(view, server)
+        assert before is not None
+        self.pool.set_spare(server, amounts)
+        more = any((now or 0) > (then or 0) for now, then in zip(amounts, before, strict=True))
+        if more or (amounts != before and self._scan.delayed):
+            self._scan.valid = False
+
+    def _amounts(self, view: ClusterView, server: ServerIndex) -> Amounts:
+        """CPUs and memory free for all on a server that states any."""
+        spare = view.spare(server)
+        assert spare is not None
+        spare = spare.plus(self._taken_amounts.get(server, NOTHING), -1)
+        if self._demands and server in self.reserved_on:
+            owed = self._owed(self.reserved_on, server).plus(self._owed(self.leaving_on, server), -1)
+            spare = spare.plus(Amounts(max(0, owed.cpus or 0), max(0, owed.memory_mib or 0)), -1)
+        return spare
+
+    def _owed(self, on: dict[ServerIndex, dict[JobId, int]], server: ServerIndex) -> Amounts:
+        """CPUs and memory of the jobs that are entered for the server."""
+        total = NOTHING
+        if self._demands:
+            for job, gpus in on.get(server, {}).items():
+                if (demand := self._demands.get(job)) is not None:
+                    total = total.plus(demand.of(gpus))
+        return total
 
     def _enter(
-        self, job: JobId, placement: Placement, by_job: dict[JobId, Placement], on: dict[ServerIndex, dict[JobId, int]]
+        self,
+        job: JobId,
+        placement: Placement,
+        demand: Demand | None,
+        by_job: dict[JobId, Placement],
+        on: dict[ServerIndex, dict[JobId, int]],
     ) -> None:
         self._scan.valid = False
         by_job[job] = placement
+        if demand is not None:
+            self._demands[job] = demand
         for share in placement.shares:
             on.setdefault(share.server, {})[job] = share.gpus
             self._dirty.add(share.server)
@@ -140,6 +205,8 @@ class GpuLedger:
             if not on[share.server]:
                 del on[share.server]
             self._dirty.add(share.server)
+        if job not in self.reservations and job not in self.leaving:
+            self._demands.pop(job, None)
 
     def check(self, view: ClusterView) -> None:
         """Raise AssertionError unless entries by job and by server agree, and the pool with both. O(n + servers)."""
@@ -154,6 +221,7 @@ class GpuLedger:
                 owed = max(0, _total(self.reserved_on, server) - _total(self.leaving_on, server))
                 free = view.free_gpus(server) - owed - self._taken.get(server, 0)
                 assert self.pool.free(server) == max(0, free)
+                assert not self.pool.states(server) or self.pool.spare(server) == self._amounts(view, server)
 
 
 def _total(by_server: dict[ServerIndex, dict[JobId, int]], server: ServerIndex) -> int:

@@ -10,10 +10,11 @@ from typing import Any
 from policies.model.decision import Foreseen
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
+from policies.model.resources import demand_of
 from policies.model.server_reservation import ServerReservation
 from policies.model.view import ClusterView, JobView
 from policies.options import Options, Queue
-from policies.placement.pool import FreePool
+from policies.placement.pool import free_now
 from policies.rank import Rank
 from policies.state.delays import PlacementDelays
 from policies.state.guard import StarvationGuard
@@ -65,7 +66,7 @@ class SchedulerState:
         self.waiting = WaitingIndex()
         self.running = RunningIndex()
         self.placements = PlacementIndex()
-        self.pool = FreePool(view.cluster, [view.free_gpus(server) for server in servers])
+        self.pool = free_now(view)
         self.ledger = GpuLedger(self.pool, self.scan)
         self.guard = StarvationGuard(options.guard_share * view.cluster.gpus if options.queue is Queue.SKIP else 0.0)
         self.delays = PlacementDelays()
@@ -145,10 +146,10 @@ class SchedulerState:
         """The job cannot be preempted any more; unknown jobs are ignored."""
         self.running.remove(job)
 
-    def leave(self, job: JobId, placement: Placement) -> None:
+    def leave(self, job: JobView, placement: Placement) -> None:
         """The job is being stopped: these GPUs will be vacated."""
-        self.unindex_running(job)
-        self.ledger.leave(job, placement)
+        self.unindex_running(job.id)
+        self.ledger.leave(job.id, placement, demand_of(job.spec))
 
     def vacate(self, job: JobId, placement: Placement) -> None:
         """The job does not hold these GPUs any more."""

@@ -4,9 +4,10 @@ The API knows the database, the inserts of the store and these protocols. It nev
 an instance of the engine.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Annotated, NamedTuple, Protocol
 
 from fastapi import Depends, Request
@@ -15,9 +16,10 @@ from sqlmodel import Session
 
 from policies.model.cluster import Cluster
 from policies.model.estimate import Unit
-from policies.model.ids import JobId
+from policies.model.ids import JobId, ServerIndex
 from policies.model.job import JobSpec
 from policies.model.reasons import Explanation
+from policies.model.resources import Amounts
 from predictor.explain import Contributions
 from predictor.serving import PredictorStatus
 from service.api.capacity import QueueCapacity
@@ -40,11 +42,15 @@ class Refused(Exception):
 
 
 class ClusterNow(NamedTuple):
-    """The cluster as the loop sees it: GPUs by server index. ``usable`` is 0 for a server that is down or drained."""
+    """The cluster as the loop sees it: GPUs by server index. ``usable`` is 0 for a server that is down or drained.
+
+    ``spare``: CPUs and memory that no job holds, of the servers that state any.
+    """
 
     cluster: Cluster
     usable_gpus: Sequence[int]
     free_gpus: Sequence[int]
+    spare: Mapping[ServerIndex, Amounts] = MappingProxyType({})
 
 
 class LoopStatus(NamedTuple):

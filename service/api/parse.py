@@ -10,6 +10,7 @@ from dataclasses import replace
 from policies.choose import fits_empty
 from policies.model.cluster import Cluster, Gangs
 from policies.model.job import ArrayPlace, JobSpec
+from policies.model.resources import demand_of
 from policies.training.gpu_names import types_meant, with_types_of
 from service.api.graphs import Faults, shape_of
 from service.api.job_bodies import job_spec
@@ -96,6 +97,8 @@ def _parse_all(placed: Sequence[Placed], settings: Settings, cluster: Cluster) -
 
 def _parse_job(body: JobBody, settings: Settings, cluster: Cluster, faults: Faults) -> JobSpec | None:
     _check_command(body, faults)
+    if body.image is not None:
+        faults.add("cannot be run by this service", "image")
     body = _with_types(body, faults)
     shape = shape_of(body, settings, cluster, faults)
     if shape is not None:
@@ -172,11 +175,21 @@ class _Fit:
         if spec.gpus > most:
             kind = f" of type {asked[0]}" if len(asked) == 1 else " of one type"
             return f"needs {spec.gpus} GPUs; the cluster has {most}{kind}", key
-        shape = (spec.gpus, spec.gpu_types, spec.topology, spec.servers, spec.stage_graph, spec.parallelism)
+        shape = (
+            spec.gpus,
+            spec.gpu_types,
+            spec.topology,
+            spec.servers,
+            spec.stage_graph,
+            spec.parallelism,
+            demand_of(spec),
+        )
         if shape not in self._known:
             self._known[shape] = fits_empty(self._cluster, spec)
         if self._known[shape]:
             return None
+        if (needs := self._refused_needs(spec)) is not None:
+            return needs
         if spec.topology is not None and fits_empty(self._cluster, replace(spec, topology=None)):
             return f"no {spec.topology.level} can hold the job even when empty", "topology"
         if spec.servers is not None and fits_empty(self._cluster, replace(spec, servers=None)):
@@ -185,3 +198,26 @@ class _Fit:
         if gangs is not Gangs.ANY and fits_empty(replace(self._cluster, gangs=Gangs.ANY), spec):
             return f"no set of servers can hold the job even when empty: on this cluster it needs {gangs.demand}", key
         return "no set of servers can hold the job even when empty: a tensor group stays on one server", key
+
+    def _refused_needs(self, spec: JobSpec) -> tuple[str, str] | None:
+        """Which of the job's needs beside GPUs is too large, if without it the job could run."""
+        servers = [each for each in self._cluster.servers if not spec.gpu_types or each.gpu_type in spec.gpu_types]
+        if spec.gpu_memory_gib is not None and fits_empty(self._cluster, replace(spec, gpu_memory_gib=None)):
+            most = max((each.gpu_memory_gib for each in servers if each.gpu_memory_gib is not None), default=0.0)
+            return (
+                f"needs {spec.gpus} GPUs of at least {spec.gpu_memory_gib:g} GiB; "
+                f"the largest that the servers state have {most:g} GiB"
+            ), "gpu_memory_gib"
+        without = (
+            ("cpus", "CPUs", replace(spec, cpus=None)),
+            ("memory_gib", "GiB of memory", replace(spec, memory_gib=None)),
+        )
+        for key, unit, rest in without:
+            needed = getattr(spec, key)
+            if needed is not None and fits_empty(self._cluster, rest):
+                stated = [getattr(each, key) for each in servers if getattr(each, key) is not None]
+                return (
+                    f"needs {needed:g} {unit} beside {spec.gpus} GPUs; no set of servers has so much beside them: "
+                    f"one has at most {max(stated):g}, all together {sum(stated):g}"
+                ), key
+        return None

@@ -53,9 +53,17 @@ SERVERS: Table[ServerDocument] = Table(
         Column("USABLE", lambda server: str(server["usable_gpus"]), right=True),
         Column("INTRA_GBPS", lambda server: f"{server['intra_gbps']:g}", right=True),
         Column("SPEED", lambda server: f"{server['gpu_speed']:g}", right=True),
-        Column("MEMORY_GIB", lambda server: f"{server['gpu_memory_gib'] or ''}", right=True),
+        Column("GPU_MEMORY_GIB", lambda server: f"{server['gpu_memory_gib'] or ''}", right=True),
+        Column("CPUS", lambda server: f"{server['cpus'] or ''}", right=True),
+        Column("FREE_CPUS", lambda server: _known(server["free_cpus"]), right=True),
+        Column("MEMORY_GIB", lambda server: f"{server['memory_gib'] or ''}", right=True),
+        Column("FREE_MEMORY_GIB", lambda server: _known(server["free_memory_gib"]), right=True),
     ),
 )
+
+
+def _known(amount: float | None) -> str:
+    return "" if amount is None else f"{amount:g}"
 
 
 def _answer(client: Client) -> Answer[ServerDocument]:
@@ -114,6 +122,10 @@ class ServerOptions:
     ] = None
     gpu_speed: Annotated[float | None, typer.Option("--gpu-speed", min=0.0, help="1.0 = the reference GPU.")] = None
     gpu_memory_gib: Annotated[float | None, typer.Option("--gpu-memory-gib", min=0.0, help="Memory of a GPU.")] = None
+    cpus: Annotated[int | None, typer.Option("--cpus", min=1, help="CPUs for jobs. Default: not limited.")] = None
+    memory_gib: Annotated[
+        float | None, typer.Option("--memory-gib", min=0.0, help="Memory for jobs. Default: not limited.")
+    ] = None
 
 
 def add_command(

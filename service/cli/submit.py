@@ -70,6 +70,23 @@ def submit_command(
         str | None,
         typer.Option("--gpu-type", help="GPU type, or several separated by commas, the preferred type first."),
     ] = None,
+    cpus: Annotated[
+        int | None,
+        typer.Option("--cpus", min=1, help="CPUs of the whole job, shared over its servers by its GPUs there."),
+    ] = None,
+    memory_gib: Annotated[
+        float | None, typer.Option("--memory-gib", min=0.0, help="Memory of the whole job, shared in the same way.")
+    ] = None,
+    gpu_memory_gib: Annotated[
+        float | None, typer.Option("--gpu-memory-gib", min=0.0, help="Minimum memory of each GPU.")
+    ] = None,
+    image: Annotated[str | None, typer.Option("--image", help="Container image in which the command runs.")] = None,
+    volume: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--volume", metavar="SOURCE[:TARGET[:ro]]", help="Folder or file that the container sees; repeatable."
+        ),
+    ] = None,
     iterations: Annotated[
         int | None,
         typer.Option(
@@ -153,6 +170,11 @@ def submit_command(
         labels=pairs("--label", label),
         preemption=_preemption(signal, grace_s),
         array=_array(array),
+        cpus=cpus,
+        memory_gib=memory_gib,
+        gpu_memory_gib=gpu_memory_gib,
+        image=image,
+        volumes=_volumes(volume),
         hold=True if hold else None,
     )
     body = body_of(arguments or [], command, options)
@@ -321,6 +343,18 @@ def _array(text: str | None) -> dict[str, Any] | None:
         return array | {"max_running": int(most)} if percent else array
     except (SelectorError, ValueError):
         fail(f"--array {text!r} is not a list of indices; write 0-99, 1,5,20-30 or 0-99%10")
+
+
+def _volumes(texts: Sequence[str] | None) -> list[dict[str, Any]] | None:
+    """``SOURCE``, ``SOURCE:TARGET`` or ``SOURCE:TARGET:ro``."""
+    found: list[dict[str, Any]] = []
+    for text in texts or ():
+        source, _, rest = text.partition(":")
+        target, colon, mode = rest.partition(":")
+        if not source or (colon and mode not in ("ro", "rw")):
+            fail(f"--volume {text!r} is not SOURCE, SOURCE:TARGET or SOURCE:TARGET:ro")
+        found.append({"source": source, "target": target or source, "read_only": mode == "ro"})
+    return found or None
 
 
 def _preemption(signal: str | None, grace_s: float | None) -> dict[str, Any] | None:

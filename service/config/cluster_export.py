@@ -70,6 +70,8 @@ def _entry(members: Sequence[Server]) -> Mapping[str, Any]:
         "intra_gbps": _gbps(first.intra_bytes_s),
         "gpu_speed": None if first.gpu_speed_assumed else first.gpu_speed,
         "gpu_memory_gib": first.gpu_memory_gib,
+        "cpus": first.cpus,
+        "memory_gib": first.memory_gib,
     }
     return {key: value for key, value in entry.items() if value is not None}
 

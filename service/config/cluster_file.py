@@ -18,6 +18,7 @@ SERVERS_MAX = 100_000
 """Servers of one cluster: ten times the largest published ones; beyond it the file is a mistake."""
 GPUS_PER_SERVER_MAX = 1024
 """GPUs of one server: above the largest single-image machines (576)."""
+CPUS_PER_SERVER_MAX = 65_536
 _BYTES_PER_GIGABIT = 1e9 / 8
 
 
@@ -37,6 +38,8 @@ class ServerGroup(FileModel):
     intra_gbps: Positive | None = None
     gpu_speed: Positive | None = None
     gpu_memory_gib: Positive | None = None
+    cpus: Annotated[int, Field(ge=1, le=CPUS_PER_SERVER_MAX)] | None = None
+    memory_gib: Positive | None = None
 
     def server(self) -> Server:
         """One of the servers, without its name."""
@@ -47,6 +50,8 @@ class ServerGroup(FileModel):
             "intra_bytes_s": _bytes_s(self.intra_gbps),
             "gpu_speed": self.gpu_speed,
             "gpu_memory_gib": self.gpu_memory_gib,
+            "cpus": self.cpus,
+            "memory_gib": self.memory_gib,
         }
         server = Server("", self.gpus, **{name: value for name, value in given.items() if value is not None})
         return with_assumed_speed(server) if self.gpu_speed is None else server

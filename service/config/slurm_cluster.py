@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
+from policies.model.resources import MIB_PER_GIB
 from policies.training.gpu_speed import speed_warnings
 from service.config.cluster_file import SCHEMA, parse_cluster
 from service.slurm.nodes import SlurmNode
@@ -38,13 +39,18 @@ def cluster_of_slurm(
     left_out = [f"{plain} nodes without GPUs"] if plain else []
     left_out += [f"nodes with GPUs of several types: {', '.join(mixed)}"] if mixed else []
     document: dict[str, Any] = {"schema": SCHEMA, "name": name, "servers": []}
-    for (gpus, gpu_type, rack), members in groupby(usable, lambda node: _kind(node, racks)):
-        names = [node.name for node in members]
-        document["servers"].append({"names": names, "gpus": gpus, "gpu_type": gpu_type, "rack": rack})
+    for kind, members in groupby(usable, lambda node: _kind(node, racks)):
+        document["servers"].append({"names": [node.name for node in members], **kind})
     text = _COMMENT + yaml.safe_dump(document, sort_keys=False, width=120, default_flow_style=None)
     warnings = speed_warnings(parse_cluster(document).servers) if usable else ()
     return ImportedCluster(text, len(usable), left_out, warnings)
 
 
-def _kind(node: SlurmNode, racks: Mapping[str, str]) -> tuple[int, str, str]:
-    return node.gpus, node.gpu_type or UNTYPED, racks.get(node.name, "r1")
+def _kind(node: SlurmNode, racks: Mapping[str, str]) -> dict[str, Any]:
+    kind: dict[str, Any] = {"gpus": node.gpus, "gpu_type": node.gpu_type or UNTYPED, "rack": racks.get(node.name, "r1")}
+    # 1 is what a Slurm that does not say it is read as, and no server with GPUs has so little.
+    if node.cpus > 1:
+        kind["cpus"] = node.cpus
+    if node.memory_mib > 1:
+        kind["memory_gib"] = round(node.memory_mib / MIB_PER_GIB, 3)
+    return kind

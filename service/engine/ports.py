@@ -10,6 +10,7 @@ from policies.model.decision import Action, Change, Preempt
 from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Reported
 from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.reasons import Reason
+from policies.model.resources import demand_of
 from service.engine.commands import Command
 from service.engine.events import EngineRequest, JobEvent, Report, ServerEvent
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord, StoredWorld
@@ -83,12 +84,16 @@ class CycleBatch:
     duration_s: Mapping[str, float] = field(default_factory=dict)
 
 
+_AMOUNTS = -1
+"""Stands for the CPUs and memory of a server beside the numbers of its GPUs."""
+
+
 def dropped_with(stale: Iterable[JobId], batch: CycleBatch) -> frozenset[JobId]:
     """The jobs whose writes must be dropped because of stale rows.
 
     A stale row drops its own write and all writes that depend on it: preemptions for the same reservation (no other start
-    needs them), starts on GPUs whose release is not committed, and changes of the job's dependents. O(1) if no row is stale,
-    else O(writes).
+    needs them), starts on GPUs, CPUs or memory whose release is not committed, and changes of the job's dependents. O(1) if no
+    row is stale, else O(writes).
     """
     dropped = set(stale)
     if not dropped:
@@ -110,13 +115,28 @@ def dropped_with(stale: Iterable[JobId], batch: CycleBatch) -> frozenset[JobId]:
 def _built_on(dropped: set[JobId], batch: CycleBatch) -> set[JobId]:
     fallen = [batch.writes[job] for job in dropped if job in batch.writes]
     ended = {write.job.id for write in fallen if write.job.finished}
-    kept = {gpu for write in fallen for attempt in write.attempts if not attempt.open for gpu in _gpus(attempt)}
+    kept = _held(fallen, still=False)
     return {
         job
         for job, write in batch.writes.items()
-        if not ended.isdisjoint(write.job.spec.needs)
-        or (kept and any(attempt.open and not kept.isdisjoint(_gpus(attempt)) for attempt in write.attempts))
+        if not ended.isdisjoint(write.job.spec.needs) or (kept and not kept.isdisjoint(_held([write], still=True)))
     }
+
+
+def _held(writes: Iterable[JobWrite], *, still: bool) -> set[tuple[ServerIndex, int]]:
+    """What the attempts in these writes hold (or, ``still`` false, have released): GPUs, and :data:`_AMOUNTS` of servers.
+
+    CPUs and memory are amounts without numbers. So a start that takes some counts as built on any release of some on the same
+    server.
+    """
+    held: set[tuple[ServerIndex, int]] = set()
+    for write in writes:
+        for attempt in write.attempts:
+            if attempt.open is still:
+                held.update(_gpus(attempt))
+                if demand_of(write.job.spec) is not None:
+                    held.update((server, _AMOUNTS) for server in attempt.placement.servers)
+    return held
 
 
 def _gpus(attempt: AttemptRecord) -> Iterator[tuple[ServerIndex, int]]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from policies.model.cluster import Cluster, Server
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
+from policies.model.resources import Amounts, amounts_of, demand_of
 from policies.model.server_reservation import ServerReservation
 from policies.throughput import NeverFits, times_of
 from policies.training.gpu_names import with_types_of
@@ -42,6 +43,10 @@ class World:
         so they are one entry, which those jobs share: a thousand elements that wait for a thousand jobs are no million."""
         self.admission = admission or Admission()
         self._free = [(1 << server.gpus) - 1 for server in cluster.servers]
+        self._spare: dict[ServerIndex, Amounts] = {}
+        """CPUs and memory that no job holds, of the servers that state any."""
+        for index in cluster.stating:
+            self._note_amounts(ServerIndex(index), cluster.servers[index])
         self._holding: dict[JobId, Placement] = {}
 
     # Read by policies.
@@ -56,6 +61,14 @@ class World:
         # Does not call ``usable``: a simulation calls this several times an event.
         return 0 if record.drained or record.down or record.engine_drained else self._free[server].bit_count()
 
+    def spare(self, server: ServerIndex) -> Amounts | None:
+        """CPUs and memory that no job holds; None where they are not known."""
+        return self._spare.get(server)
+
+    def spares(self) -> dict[ServerIndex, Amounts]:
+        """The same of all servers that state any. O(servers that do)."""
+        return dict(self._spare)
+
     def holding(self) -> Iterable[JobId]:
         """Jobs that hold GPUs, in the order of their starts."""
         return tuple(self._holding)
@@ -67,6 +80,7 @@ class World:
         self.cluster = replace(self.cluster, servers=(*self.cluster.servers, server))
         self.servers.append(record)
         self._free.append((1 << server.gpus) - 1)
+        self._note_amounts(ServerIndex(len(self.servers) - 1), server)
 
     def add_job(self, job: JobRecord) -> None:
         """Add an unfinished job, with its GPUs if its open attempt holds any. Its GPU types get the cluster's names."""
@@ -106,6 +120,8 @@ class World:
             self.admission.forget(job_id)
         for share, ids in zip(placement.shares, gpu_ids, strict=True):
             self._free[share.server] |= _mask(ids)
+        if self._spare:
+            self._take_amounts(job_id, placement, sign=1)
 
     def _hold(self, job_id: JobId, placement: Placement, gpu_ids: tuple[tuple[int, ...], ...]) -> None:
         for share, ids in zip(placement.shares, gpu_ids, strict=True):
@@ -113,11 +129,25 @@ class World:
             assert self._free[share.server] & mask == mask, f"GPUs {ids} of server {share.server} are held twice"
             self._free[share.server] &= ~mask
         self._holding[job_id] = placement
+        if self._spare:
+            self._take_amounts(job_id, placement, sign=-1)
         job = self.jobs[job_id]
         if job.spec.array is not None:
             self.admission.know_array(job)
         if self.admission.limits:
             self.admission.hold(job)
+
+    def _take_amounts(self, job_id: JobId, placement: Placement, *, sign: int) -> None:
+        demand = demand_of(self.jobs[job_id].spec)
+        if demand is None:
+            return
+        for share in placement.shares:
+            if (spare := self._spare.get(share.server)) is not None:
+                self._spare[share.server] = spare.plus(demand.of(share.gpus), sign)
+
+    def _note_amounts(self, index: ServerIndex, server: Server) -> None:
+        if (amounts := amounts_of(server)) is not None:
+            self._spare[index] = amounts
 
 
 def world_of(stored: StoredWorld, cluster: Cluster, costs: Costs) -> World:

@@ -6,7 +6,7 @@ arrive during its computation wait for it. Each new forecast is passed to ``keep
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from policies.choose import Candidate, find
 from policies.model.estimate import Estimate, Prediction, PredictionRequest
 from policies.model.ids import JobId, ServerIndex
 from policies.model.job import JobSpec
+from policies.model.resources import Amounts
 from policies.placement.pool import FreePool
 from policies.throughput import NeverFits, times_of
 from service.config.settings import Settings
@@ -72,6 +73,7 @@ class _Look(NamedTuple):
     world: WorldSnapshot
     usable_gpus: Sequence[int]
     free_gpus: Sequence[int]
+    spare: Mapping[ServerIndex, Amounts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,7 @@ class Forecaster:
                 take(world, self._now_s(), with_jobs=refusal is None),
                 [world.usable_gpus(server) for server in servers],
                 [world.free_gpus(server) for server in servers],
+                world.spares(),
             )
 
         return self._loop.read(look)
@@ -212,5 +215,5 @@ def _planned(
     cluster = look.world.cluster
     slowdown = estimate.slowdown if estimate is not None else None
     best = find(FreePool(cluster, list(look.usable_gpus)), cluster, spec, slowdown=slowdown)
-    now = find(FreePool(cluster, list(look.free_gpus)), cluster, spec)
+    now = find(FreePool(cluster, list(look.free_gpus), look.spare), cluster, spec)
     return PlannedJob(spec, estimate, best, now is not None, outlook, outlook.reason if outlook is not None else reason)

@@ -188,4 +188,4 @@ def _cluster_now(engine: Engine[Any]) -> ClusterNow:
     world = engine.world
     servers = [ServerIndex(index) for index in range(len(world.cluster.servers))]
     usable = [world.usable_gpus(server) for server in servers]
-    return ClusterNow(world.cluster, usable, [world.free_gpus(server) for server in servers])
+    return ClusterNow(world.cluster, usable, [world.free_gpus(server) for server in servers], world.spares())

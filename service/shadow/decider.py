@@ -12,6 +12,7 @@ from policies.model.cluster import Cluster
 from policies.model.decision import Action, Change, ChangeKind, Decision, Start
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Explanation, Reason
+from policies.model.resources import Amounts
 from policies.model.server_reservation import ServerReservation
 from policies.model.view import ClusterView, JobView, PreemptionCosts
 from service.history.replica import Replica, WorldUpdate
@@ -85,7 +86,17 @@ class Worker(Protocol):
 class View:
     """Implements :class:`policies.model.view.ClusterView` on a world, without the methods that change the world."""
 
-    __slots__ = ("cluster", "costs", "free_gpus", "holding", "jobs", "now_s", "server_reservations", "usable_gpus")
+    __slots__ = (
+        "cluster",
+        "costs",
+        "free_gpus",
+        "holding",
+        "jobs",
+        "now_s",
+        "server_reservations",
+        "spare",
+        "usable_gpus",
+    )
 
     now_s: float
     cluster: Cluster
@@ -93,6 +104,7 @@ class View:
     jobs: Mapping[JobId, JobView]
     usable_gpus: Callable[[ServerIndex], int]
     free_gpus: Callable[[ServerIndex], int]
+    spare: Callable[[ServerIndex], Amounts | None]
     holding: Callable[[], Iterable[JobId]]
     server_reservations: Sequence[ServerReservation]
 

@@ -37,6 +37,13 @@ ITERATIONS_MAX = 10**12
 """A microsecond each, this many iterations take eleven days; more is a mistake."""
 
 GPUS_MAX = 1_000_000
+CPUS_MAX = 100_000_000
+MEMORY_GIB_MAX = 1e9
+"""CPUs and memory of one job: those of a million GPUs."""
+GPU_MEMORY_GIB_MAX = 1e5
+SERVER_CPUS_MAX = 65_536
+SERVER_MEMORY_GIB_MAX = 1e6
+VOLUMES_MAX = 64
 PRIORITY_MAX = 1_000_000
 GPU_TYPES_MAX = 16
 """More than any cluster has; each is tried."""
@@ -61,6 +68,8 @@ ELEMENTS_MAX = 100_000
 
 NO_CONTROLS = r"^[^\x00-\x1f\x7f]*$"
 NO_NUL = r"^[^\x00]*$"
+IMAGE = r"^[A-Za-z0-9/][^\x00-\x20\x7f]*$"
+"""Names and paths of images: no option of a command line, no spaces."""
 
 Text = Annotated[str, Field(max_length=TEXT_MAX, pattern=NO_CONTROLS)]
 Name = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=NO_CONTROLS)]
@@ -123,6 +132,9 @@ CycleNumber = Annotated[int, Field(ge=0, le=ID_MAX)]
 Gpus = Annotated[int, Field(ge=1, le=GPUS_MAX)]
 Degree = Annotated[int, Field(ge=1, le=GPUS_MAX)]
 ElementIndex = Annotated[int, Field(ge=0, le=ID_MAX)]
+AbsolutePath = Annotated[str, Field(max_length=4096, pattern=r"^/[^\x00]*$")]
+Cpus = Annotated[int, Field(ge=1, le=CPUS_MAX)]
+MemoryGib = Annotated[float, Field(gt=0, le=MEMORY_GIB_MAX)]
 Priority = Annotated[int, Field(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]
 
 
@@ -288,6 +300,14 @@ class TopologyBody(Body):
     )
 
 
+class VolumeBody(Body):
+    """A folder or file of the server, and its path in the container."""
+
+    source: AbsolutePath
+    target: AbsolutePath
+    read_only: bool = False
+
+
 class JobBody(Body):
     """A job to submit."""
 
@@ -305,9 +325,7 @@ class JobBody(Body):
     secret_env: Annotated[list[EnvName], Field(max_length=ENV_MAX)] = Field(
         default_factory=list, description="Names in 'env' whose values are never shown again."
     )
-    working_dir: Annotated[str, Field(max_length=4096, pattern=r"^/[^\x00]*$")] | None = Field(
-        default=None, description="An absolute path on the server."
-    )
+    working_dir: AbsolutePath | None = Field(default=None, description="An absolute path on the server.")
     graph: GraphBody | None = Field(default=None, description="null = the speed is learned; 'gpus' is then required.")
     parallelism: ParallelismBody | None = None
     gpus: Gpus | None = Field(default=None, description="Gang size; required unless 'parallelism' is given.")
@@ -343,6 +361,22 @@ class JobBody(Body):
     preemption: PreemptionBody | None = None
     launch: Literal["server", "gpu"] = "server"
     array: ArrayBody | None = Field(default=None, description="Submit one job per index.")
+    cpus: Cpus | None = Field(
+        default=None,
+        description="CPUs of the whole job. Each server gives its part by the job's GPUs there, rounded up. null = not limited.",
+    )
+    memory_gib: MemoryGib | None = Field(
+        default=None, description="Memory of the whole job, shared over its servers as 'cpus'. null = not limited."
+    )
+    gpu_memory_gib: Annotated[float, Field(gt=0, le=GPU_MEMORY_GIB_MAX)] | None = Field(
+        default=None, description="Minimum memory of each GPU. Servers that do not state theirs are accepted."
+    )
+    image: Annotated[str, Field(min_length=1, max_length=4096, pattern=IMAGE)] | None = Field(
+        default=None, description="Container image in which the command runs (podman or apptainer)."
+    )
+    volumes: Annotated[list[VolumeBody], Field(max_length=VOLUMES_MAX)] = Field(
+        default_factory=list, description="Folders and files of the server that the container sees."
+    )
 
     @property
     def needs(self) -> list[AfterBody]:
@@ -417,7 +451,13 @@ class ServerBody(Body):
     nic_gbps: Annotated[float, Field(gt=0, le=1e6)] = Field(default=100.0, description="Whole server, one direction.")
     intra_gbps: Annotated[float, Field(gt=0, le=1e6)] = Field(default=960.0, description="Whole server, one direction.")
     gpu_speed: Annotated[float, Field(gt=0, le=1000)] = Field(default=1.0, description="1.0 = the reference GPU.")
-    gpu_memory_gib: Annotated[float, Field(gt=0, le=1e5)] | None = None
+    gpu_memory_gib: Annotated[float, Field(gt=0, le=GPU_MEMORY_GIB_MAX)] | None = None
+    cpus: Annotated[int, Field(ge=1, le=SERVER_CPUS_MAX)] | None = Field(
+        default=None, description="CPUs for jobs. null = unknown, not limited."
+    )
+    memory_gib: Annotated[float, Field(gt=0, le=SERVER_MEMORY_GIB_MAX)] | None = Field(
+        default=None, description="Memory for jobs. null = unknown, not limited."
+    )
 
 
 class ProgressBody(BaseModel):

@@ -24,6 +24,10 @@ class ServerDocument(TypedDict):
     intra_gbps: float
     gpu_speed: float
     gpu_memory_gib: float | None
+    cpus: int | None
+    free_cpus: int | None
+    memory_gib: float | None
+    free_memory_gib: float | None
     reservation: Annotated[int | None, Field(description="Its current reservation.")]
     drained_by: Annotated[
         list[Literal["operator", "health", "engine"]],

@@ -106,6 +106,9 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
                 "max_retries": st.integers(0, 1000),
                 "after": st.lists(needed, max_size=4),
                 "hold": st.booleans(),
+                "cpus": optional(st.integers(1, 64)),
+                "memory_gib": optional(st.floats(0.5, 64)),
+                "gpu_memory_gib": optional(st.just(16.0)),
                 "labels": st.dictionaries(st.from_regex(r"[a-z]{1,5}", fullmatch=True), TEXTS, max_size=2),
                 "recurrence_key": optional(NAMES),
                 "preemption": optional(

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from httpx import Client, Response
 
+from policies.model.cluster import Server
 from policies.model.job import Level, Topology
 from service.engine.events import RequestKind
 from service.engine.limits import QUEUE, LimitOwner, OwnerLimit, Scope
@@ -180,3 +181,44 @@ def test_a_topology_that_nothing_can_hold_is_refused(client: Client, world: Worl
     (job,) = world.store.jobs([1])
     assert job.spec.topology == Topology(Level.RACK)
     assert_problem(submit(client, topology={"level": "row"}), "invalid-body")
+
+
+def test_a_job_that_needs_more_than_the_servers_have_is_refused_with_the_key(client: Client, world: World) -> None:
+    world.servers = [
+        Server("big", 8, cpus=64, memory_gib=256.0, gpu_memory_gib=80.0),
+        Server("small", 8, cpus=16, memory_gib=256.0, gpu_memory_gib=16.0),
+    ]
+    for needs in (
+        {"gpus": 1, "cpus": 64},
+        {"gpus": 16, "cpus": 32, "memory_gib": 512},
+        {"gpus": 8, "cpus": 64, "memory_gib": 256, "gpu_memory_gib": 80},
+    ):
+        assert submit(client, **needs).status_code == 201
+    for needs, pointer, words in (
+        ({"gpus": 1, "cpus": 65}, "/cpus", "needs 65 CPUs beside 1 GPUs; no set of servers has so much"),
+        ({"gpus": 16, "cpus": 34}, "/cpus", "one has at most 64, all together 80"),
+        ({"gpus": 1, "memory_gib": 256.5}, "/memory_gib", "needs 256.5 GiB of memory beside 1 GPUs"),
+        ({"gpus": 9, "gpu_memory_gib": 20}, "/gpu_memory_gib", "needs 9 GPUs of at least 20 GiB"),
+        ({"gpus": 1, "gpu_memory_gib": 81}, "/gpu_memory_gib", "the largest that the servers state have 80 GiB"),
+    ):
+        (error,) = assert_problem(submit(client, **needs), "never-fits")["errors"]
+        assert (error["pointer"], words in error["detail"]) == (pointer, True), error
+
+
+def test_needs_beside_gpus_are_bounded_and_name_their_key(client: Client) -> None:
+    volume = {"source": "/data", "target": "/in"}
+    for bad, pointer in (
+        ({"cpus": 0}, "/cpus"),
+        ({"cpus": 1.5}, "/cpus"),
+        ({"cpus": 10**9}, "/cpus"),
+        ({"memory_gib": 0}, "/memory_gib"),
+        ({"gpu_memory_gib": -1}, "/gpu_memory_gib"),
+        ({"image": ""}, "/image"),
+        ({"image": "--privileged"}, "/image"),
+        ({"image": "a b"}, "/image"),
+        ({"volumes": [volume | {"source": "data"}]}, "/volumes/0/source"),
+        ({"volumes": [volume | {"target": "in"}]}, "/volumes/0/target"),
+        ({"volumes": [volume | {"mode": "ro"}]}, "/volumes/0/mode"),
+    ):
+        problem = assert_problem(submit(client, **bad), "invalid-body")
+        assert [error["pointer"] for error in problem["errors"]] == [pointer]

@@ -32,6 +32,8 @@ FEW = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors, HealthCheck.too_slow],
 )
 
+FEWER = settings(FEW, max_examples=3)
+
 
 def history(story: Story) -> list[tuple[object, ...]]:
     """All transitions of a story."""
@@ -98,6 +100,27 @@ class PolicyContract:
         flaky.failing = flaky.stale = 0.0
         story.to_the_end()
         assert flaky.failed + flaky.bumped > 0
+        assert {story.state(name) for name in story.ids} == {JobState.SUCCEEDED}
+
+    @FEWER
+    @given(SEEDS)
+    def test_cpus_and_memory_are_never_given_twice_and_no_hungry_job_starves(self, make: Make, seed: int) -> None:
+        """The story itself sees to it after every pass that no server gives more than it states."""
+        story = crowd(seed, Watched(make()), hungry=True).to_the_end()
+        assert {story.state(name) for name in story.ids} == {JobState.SUCCEEDED}
+        assert story.engine.counters["decisions_rejected"] == 0
+
+    @FEWER
+    @given(SEEDS)
+    def test_with_hungry_jobs_it_decides_as_if_it_had_just_been_rebuilt(
+        self, make: Make, monkeypatch: pytest.MonkeyPatch, seed: int
+    ) -> None:
+        no_pause_between_refreshes(monkeypatch)
+        flaky = Flaky(seed, failing=0.0, stale=0.15)
+        story = crowd(seed, Watched(make(), rebuilt=True), store=flaky, hungry=True)
+        disturb(story, seed)
+        flaky.stale = 0.0
+        story.to_the_end()
         assert {story.state(name) for name in story.ids} == {JobState.SUCCEEDED}
 
     @FEW

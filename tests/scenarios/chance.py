@@ -2,13 +2,14 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any
 
 from policies.base import Policy
+from policies.model.cluster import Server
 from policies.model.decision import Action, Change, ChangeKind, Decision
-from policies.model.ids import JobId
+from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Explanation, Reason
 from policies.model.view import ClusterView
 from policies.state.scheduler_state import SchedulerState
@@ -17,7 +18,7 @@ from service.engine.ports import CycleBatch, StoreUnavailable
 from service.engine.record import AttemptRecord, JobRecord, StoredWorld
 from service.sim.executor import ExecutorCosts
 from tests.durable_store import DurableStore
-from tests.scenarios.dsl import Story
+from tests.scenarios.dsl import Story, servers
 
 SHAPES = ("4x4", "2x8", "8x2", "1x16")
 """16 GPUs: with whole seconds and a power of two, ranks are exact and a rebuilt index equals a grown one."""
@@ -36,19 +37,27 @@ WAITING_REASONS = frozenset(
 )
 
 
-def crowd(seed: int, chosen: Policy[Any], *, jobs: int = 25, store: "Flaky | None" = None) -> Story:
-    """A cluster of 16 GPUs and jobs that arrive within five minutes, many at the same instant."""
+def crowd(
+    seed: int, chosen: Policy[Any], *, jobs: int = 25, store: "Flaky | None" = None, hungry: bool = False
+) -> Story:
+    """A cluster of 16 GPUs and jobs that arrive within five minutes, many at the same instant.
+
+    ``hungry``: most servers state CPUs and memory, and most jobs need some: up to all that belong to their GPUs, or twice that
+    where half of the GPUs suffice.
+    """
     dice = random.Random(seed)
     costs = ExecutorCosts(checkpoint_s=dice.choice((0.0, 8.0)), restart_s=0.0)
-    story = Story(dice.choice(SHAPES), chosen, costs=costs, store=store)
+    shape = dice.choice(SHAPES)
+    story = Story(shape, chosen, costs=costs, store=store, names=stating(shape) if hungry else None)
     if store is not None:
         story.memory = store.inner
     for number, at_s in enumerate(sorted(dice.randrange(30) * 10.0 for _ in range(jobs))):
         runs_s = float(dice.choice((1, 5, 20, 60, 150, 400)) + dice.randrange(8))
+        gpus = dice.choice((1, 1, 2, 4, 8, 16))
         predicted = dice.choice(("truth", "truth", None, runs_s * 4, runs_s / 4, (runs_s / 2, runs_s, runs_s * 4)))
         story.job(
             f"j{number}",
-            gpus=dice.choice((1, 1, 2, 4, 8, 16)),
+            gpus=gpus,
             runs_s=runs_s,
             at_s=at_s,
             project=f"p{number % 3}",
@@ -56,8 +65,31 @@ def crowd(seed: int, chosen: Policy[Any], *, jobs: int = 25, store: "Flaky | Non
             priority=dice.choice((0, 0, 0, 0, 1)),
             max_retries=1000,
             checkpoint_period_s=dice.choice((None, 30.0)),
+            **(needs(dice, gpus) if hungry else {}),
         )
     return story
+
+
+CPUS_PER_GPU, GIB_PER_GPU = 4, 8.0
+
+
+def stating(shape: str) -> list[Server]:
+    """The servers of a shape with CPUs and memory for each GPU; the last of several states no CPUs."""
+    made = [
+        replace(server, cpus=CPUS_PER_GPU * server.gpus, memory_gib=GIB_PER_GPU * server.gpus, gpu_memory_gib=16.0)
+        for server in servers(shape)
+    ]
+    return [*made[:-1], replace(made[-1], cpus=None)] if len(made) > 1 else made
+
+
+def needs(dice: random.Random, gpus: int) -> dict[str, Any]:
+    """What a job of ``gpus`` of 16 GPUs needs beside them. It fits on the empty cluster."""
+    most = 1 if gpus == 16 else 2
+    return {
+        "cpus": dice.choice((None, 1, gpus, CPUS_PER_GPU * gpus, most * CPUS_PER_GPU * gpus)),
+        "memory_gib": dice.choice((None, 0.3, GIB_PER_GPU * gpus, most * GIB_PER_GPU * gpus)),
+        "gpu_memory_gib": dice.choice((None, 16.0)),
+    }
 
 
 class Flaky:
@@ -166,5 +198,6 @@ def lent(view: ClusterView) -> tuple[object, ...]:
     jobs = [
         (_JOB(job), job.attempt and _ATTEMPT(job.attempt)) for job in view.jobs.values() if isinstance(job, JobRecord)
     ]
-    servers = range(len(view.cluster.servers))
-    return jobs, [view.free_gpus(server) for server in servers], view.cluster, tuple(view.holding())  # type: ignore[arg-type]
+    indices = range(len(view.cluster.servers))
+    free = [(view.free_gpus(ServerIndex(server)), view.spare(ServerIndex(server))) for server in indices]
+    return jobs, free, view.cluster, tuple(view.holding())

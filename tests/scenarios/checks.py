@@ -1,5 +1,8 @@
 """What must hold of an engine's world after every pass, whatever happened before."""
 
+from fractions import Fraction
+from math import ceil
+
 from policies.lifecycle import ATTEMPT_OPEN, HOLDS_GPUS, TERMINAL, JobState
 from policies.model.ids import ServerIndex
 from policies.placement.shapes import allowed
@@ -10,6 +13,8 @@ def assert_sane(world: World) -> None:
     """GPUs are held exactly in the four states, by one job each; nothing else is lost or invented."""
     free = [set(range(server.gpus)) for server in world.cluster.servers]
     held = set()
+    stated = [(server.cpus, server.memory_gib) for server in world.cluster.servers]
+    cpus, memory_mib = [0] * len(free), [0] * len(free)
     for job in world.jobs.values():
         # Most jobs wait, and this is asked of each after every pass: one look at its state is enough then.
         waits = job.state is JobState.QUEUED
@@ -29,9 +34,20 @@ def assert_sane(world: World) -> None:
                 assert len(gpus) == share.gpus
                 assert free[share.server].issuperset(gpus), f"job {job.id} holds GPUs of another"
                 free[share.server].difference_update(gpus)
+                part = Fraction(share.gpus, job.spec.gpus)
+                cpus[share.server] += ceil((job.spec.cpus or 0) * part)
+                memory_mib[share.server] += ceil(ceil((job.spec.memory_gib or 0.0) * 1024) * part)
+                gpu_gib = world.cluster.servers[share.server].gpu_memory_gib
+                assert gpu_gib is None or gpu_gib >= (job.spec.gpu_memory_gib or 0.0), f"GPUs of job {job.id}"
         if job.reservation is not None:
             assert job.state is JobState.QUEUED
     assert set(world.holding()) == held
+    for index, (most_cpus, most_gib) in enumerate(stated):
+        assert most_cpus is None or cpus[index] <= most_cpus, f"server {index}: {cpus[index]} CPUs are held"
+        assert most_gib is None or memory_mib[index] <= most_gib * 1024, f"server {index}: {memory_mib[index]} MiB held"
+        if (spare := world.spare(ServerIndex(index))) is not None:
+            assert spare.cpus == (None if most_cpus is None else most_cpus - cpus[index])
+            assert spare.memory_mib == (None if most_gib is None else most_gib * 1024 - memory_mib[index])
     for index, gpus in enumerate(free):
         usable = world.servers[index].usable
         assert world.free_gpus(ServerIndex(index)) == (len(gpus) if usable else 0)

@@ -8,6 +8,7 @@ from sqlmodel import Session
 
 from policies.model.cluster import Server
 from policies.model.ids import ServerIndex
+from policies.model.resources import MIB_PER_GIB, Amounts
 from policies.training.gpu_speed import speed_warnings, with_assumed_speed
 from service.api.changes import Change, ChangeRequest
 from service.api.deps import ApiDependencies, ClusterNow, Deps, ToLeader
@@ -76,6 +77,7 @@ def server_event(row: Row[Any]) -> ServerEventDocument:
 def _document(now: ClusterNow, index: int, row: Row[Any] | None, reservation: int | None) -> ServerDocument:
     """``row`` is None for a server whose cycle is not committed yet."""
     server = now.cluster.servers[index]
+    free = now.spare.get(ServerIndex(index)) or Amounts(None, None)
     drained_by = [] if row is None else [side for side, drained in _sides(row) if drained]
     return document(
         ServerDocument,
@@ -85,6 +87,8 @@ def _document(now: ClusterNow, index: int, row: Row[Any] | None, reservation: in
         detail="" if row is None else "; ".join(filter(None, (row.detail, row.health_reason))),
         usable_gpus=now.usable_gpus[index],
         free_gpus=now.free_gpus[index],
+        free_cpus=free.cpus,
+        free_memory_gib=None if free.memory_mib is None else round(free.memory_mib / MIB_PER_GIB, 3),
         nic_gbps=server.nic_bytes_s / BYTES_PER_GIGABIT,
         intra_gbps=server.intra_bytes_s / BYTES_PER_GIGABIT,
         reservation=reservation,
@@ -112,6 +116,8 @@ def add_server(dependencies: Deps, change: Change, body: ServerBody) -> Response
         intra_bytes_s=body.intra_gbps * BYTES_PER_GIGABIT,
         gpu_speed=body.gpu_speed,
         gpu_memory_gib=body.gpu_memory_gib,
+        cpus=body.cpus,
+        memory_gib=body.memory_gib,
     )
     if "gpu_speed" not in body.model_fields_set:
         server = with_assumed_speed(server)

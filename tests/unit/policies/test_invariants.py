@@ -108,3 +108,18 @@ def test_a_gang_that_the_engine_cannot_start(
     made = World(Cluster("c", (Server("a", 4), Server("b", 4)), gangs=gangs), Costs())
     made.add_job(JobRecord(JobId(1), JobSpec("j", "u", 3), 0.0))
     assert broken(made, Start(JobId(1), on(*shares))) == expected
+
+
+def test_more_cpus_or_memory_than_a_server_has_left_are_a_violation() -> None:
+    made = World(Cluster("c", (Server("a", 4, cpus=8, memory_gib=16.0), Server("b", 4, gpu_memory_gib=16.0))), Costs())
+    made.add_job(JobRecord(JobId(1), JobSpec("j", "u", 1, cpus=5), 0.0))
+    made.add_job(JobRecord(JobId(2), JobSpec("j", "u", 2, cpus=4, memory_gib=16.0), 0.0))
+    made.add_job(JobRecord(JobId(3), JobSpec("j", "u", 1, gpu_memory_gib=40.0), 0.0))
+    one, two = Start(JobId(1), on((0, 1))), Start(JobId(2), on((0, 2)))
+    assert broken(made, one) == broken(made, two) == broken(made, Start(JobId(3), on((0, 1)))) == []
+    assert broken(made, one, two) == ["no_oversubscription"]
+    assert broken(made, one, Start(JobId(2), on((0, 1), (1, 1)))) == []
+    assert broken(made, Start(JobId(3), on((1, 1)))) == ["gpu_memory"]
+    made.bind(JobId(2), on((0, 2)))
+    made.add_job(JobRecord(JobId(4), JobSpec("j", "u", 1, memory_gib=0.1), 0.0))
+    assert broken(made, Start(JobId(4), on((0, 1)))) == ["no_oversubscription"]

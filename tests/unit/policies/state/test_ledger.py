@@ -51,13 +51,13 @@ def test_the_ledger_agrees_with_sums(
         scan.valid = True
         before = [ledger.pool.free(ServerIndex(server)) for server in range(SERVERS)]
         if operation == "reserve":
-            ledger.reserve(JobId(number), placement(shares))
+            ledger.reserve(JobId(number), placement(shares), None)
             model.reserved[number] = shares
         elif operation == "release":
             ledger.release(JobId(number))
             model.reserved.pop(number, None)
         elif operation == "leave" and number not in model.leaving:
-            ledger.leave(JobId(number), placement(shares))
+            ledger.leave(JobId(number), placement(shares), None)
             model.leaving[number] = shares
         else:
             ledger.stay(JobId(number))
@@ -69,13 +69,13 @@ def test_the_ledger_agrees_with_sums(
 
     for operation, number, shares in tentative:
         if operation == "start" and all(model.free(server) >= gpus for server, gpus in enumerate(shares)):
-            ledger.start_tentatively(world, placement(shares))
+            ledger.start_tentatively(world, placement(shares), None)
             model.taken = [taken + gpus for taken, gpus in zip(model.taken, shares, strict=True)]
         elif operation == "reserve" and number not in model.reserved:
-            ledger.reserve_tentatively(world, JobId(number), placement(shares))
+            ledger.reserve_tentatively(world, JobId(number), placement(shares), None)
             model.reserved[number] = shares
         elif operation == "stop" and number not in model.leaving:
-            ledger.leave_tentatively(world, JobId(number), placement(shares))
+            ledger.leave_tentatively(world, JobId(number), placement(shares), None)
             model.leaving[number] = shares
         compare(ledger, model, world)
 

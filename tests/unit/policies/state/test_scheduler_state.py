@@ -83,8 +83,8 @@ def test_free_for_all_is_free_less_reservations_beyond_what_is_being_vacated() -
         state.hold(JobId(1), on((0, gpus)))
     state.ledger.sync(world)
     assert state.pool.free(ServerIndex(0)) == 3
-    state.ledger.reserve(JobId(9), on((0, 4)))
-    state.leave(JobId(1), on((0, 3)))
+    state.ledger.reserve(JobId(9), on((0, 4)), None)
+    state.leave(job(1, 3), on((0, 3)))
     state.ledger.sync(world)
     assert state.pool.free(ServerIndex(0)) == 2, "one of the free ones belongs to the reservation"
     assert state.ledger.surplus(ServerIndex(0)) == 0
@@ -99,7 +99,7 @@ def test_a_reservation_beyond_free_and_leaving_gpus_makes_the_balance_negative()
     world, state = make(4)
     world.add_job(job(1, 3))
     world.bind(JobId(1), on((0, 3)))
-    state.ledger.reserve(JobId(9), on((0, 4)))
+    state.ledger.reserve(JobId(9), on((0, 4)), None)
     state.ledger.sync(world)
     assert state.pool.free(ServerIndex(0)) == 0
     assert state.ledger.balance(world, ServerIndex(0)) == -3
@@ -110,12 +110,12 @@ def test_tentative_changes_are_undone() -> None:
     world.add_job(job(1, 2))
     world.bind(JobId(1), on((0, 2)))
     state.hold(JobId(1), on((0, 2)))
-    state.ledger.reserve(JobId(7), on((1, 1)))
+    state.ledger.reserve(JobId(7), on((1, 1)), None)
     state.ledger.sync(world)
     before = [state.pool.free(ServerIndex(server)) for server in (0, 1)]
-    state.ledger.start_tentatively(world, on((0, 1)))
-    state.ledger.leave_tentatively(world, JobId(1), on((0, 2)))
-    state.ledger.reserve_tentatively(world, JobId(8), on((0, 3), (1, 1)))
+    state.ledger.start_tentatively(world, on((0, 1)), None)
+    state.ledger.leave_tentatively(world, JobId(1), on((0, 2)), None)
+    state.ledger.reserve_tentatively(world, JobId(8), on((0, 3), (1, 1)), None)
     assert [state.pool.free(ServerIndex(server)) for server in (0, 1)] == [0, 2]
     state.ledger.undo_tentative()
     state.ledger.sync(world)

@@ -300,3 +300,23 @@ def test_an_unknown_key_names_the_nearest_one(cli: CliWorld, tmp_path: Path) -> 
     assert result.exit_code == 2
     assert "/walltime: is unknown; did you mean 'walltime_s'?" in result.stderr
     assert "/preemption/sgnal: is unknown; did you mean 'signal'?" in result.stderr
+
+
+def test_needs_beside_gpus(cli: CliWorld) -> None:
+    needs = ["--cpus", "8", "--memory-gib", "32.5", "--gpu-memory-gib", "40", "--image", "docker.io/library/a:1"]
+    volumes = ["--volume", "/data:/in:ro", "--volume", "/out", "--volume", "/a:/b"]
+    cli.run("job", "submit", "--name", "train", *needs, *volumes, "--quiet", "--", "python")
+    spec = submitted(cli)
+    assert (spec["cpus"], spec["memory_gib"], spec["gpu_memory_gib"]) == (8, 32.5, 40.0)
+    assert spec["image"] == "docker.io/library/a:1"
+    assert spec["volumes"] == [
+        {"source": "/data", "target": "/in", "read_only": True},
+        {"source": "/out", "target": "/out", "read_only": False},
+        {"source": "/a", "target": "/b", "read_only": False},
+    ]
+
+
+@pytest.mark.parametrize("volume", [":/b", "/a:/b:rx", "/a:/b:"])
+def test_a_volume_of_another_form_is_refused(cli: CliWorld, volume: str) -> None:
+    result = cli.run("job", "submit", "--name", "train", "--volume", volume, "--", "python")
+    assert (result.exit_code, "SOURCE:TARGET:ro" in result.stderr) == (2, True)

@@ -24,6 +24,8 @@ SERVERS = st.lists(
         intra_bytes_s=GBPS.map(lambda value: value * 1e9 / 8),
         gpu_speed=st.floats(0.1, 10.0),
         gpu_memory_gib=st.none() | st.floats(1.0, 100.0),
+        cpus=st.none() | st.integers(1, 256),
+        memory_gib=st.none() | st.floats(1.0, 4096.0),
     ),
     min_size=1,
     max_size=6,

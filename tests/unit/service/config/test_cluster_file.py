@@ -13,7 +13,7 @@ schema: sooner.cluster/1
 name: philly-like
 servers:
   - {count: 2, gpus: 8, gpu_type: P100, rack: r1, nic_gbps: 100, intra_gbps: 960}
-  - {names: [big, 7], gpus: 16, gpu_speed: 2.5, gpu_memory_gib: 16}
+  - {names: [big, 7], gpus: 16, gpu_speed: 2.5, gpu_memory_gib: 16, cpus: 64, memory_gib: 500.5}
   - {gpus: 1, rack: 2}
 tiers: {rack_gbps: 400, core_gbps: 1600}
 """
@@ -31,8 +31,8 @@ def test_the_whole_format(tmp_path: Path) -> None:
     assert cluster.servers == (
         Server("s0001", 8, "P100", "r1", 12.5e9, 120e9),
         Server("s0002", 8, "P100", "r1", 12.5e9, 120e9),
-        Server("big", 16, gpu_speed=2.5, gpu_memory_gib=16.0),
-        Server("7", 16, gpu_speed=2.5, gpu_memory_gib=16.0),
+        Server("big", 16, gpu_speed=2.5, gpu_memory_gib=16.0, cpus=64, memory_gib=500.5),
+        Server("7", 16, gpu_speed=2.5, gpu_memory_gib=16.0, cpus=64, memory_gib=500.5),
         Server("s0005", 1, rack="2"),
     )
     assert cluster.gpus == 49
@@ -70,6 +70,8 @@ def test_defaults() -> None:
         ({"intra_gbps": float("nan")}, "servers[1].intra_gbps"),
         ({"gpu_speed": -1}, "servers[1].gpu_speed"),
         ({"gpu_memory_gib": "much"}, "servers[1].gpu_memory_gib"),
+        ({"cpus": 0}, "servers[1].cpus"),
+        ({"memory_gib": -1}, "servers[1].memory_gib"),
         ({"gpu": 8}, "servers[1].gpu"),
     ],
 )
@@ -134,7 +136,7 @@ def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
         ({"rack": ""}, "servers[1].rack: must be text of 1 to 255 printable characters (got '')"),
         ({"names": []}, "servers[1].names: must have at least 1 entry (got [])"),
         ({"nic_gbp": 1}, "servers[1].nic_gbp: unknown key; did you mean 'nic_gbps'?"),
-        ({5: 1}, "servers[1].5: unknown key; the keys are count, gpu_memory_gib, gpu_speed, gpu_type, gpus, "),
+        ({5: 1}, "servers[1].5: unknown key; the keys are count, cpus, gpu_memory_gib, gpu_speed, gpu_type, gpus, "),
     ],
 )
 def test_a_message_names_the_key_the_limit_and_the_value(server: dict[Any, object], message: str) -> None:

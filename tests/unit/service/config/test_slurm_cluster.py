@@ -21,10 +21,14 @@ servers:
   gpus: 4
   gpu_type: a100
   rack: rack1
+  cpus: 16
+  memory_gib: 62.5
 - names: [node3, node4]
   gpus: 4
   gpu_type: a100
   rack: rack2
+  cpus: 16
+  memory_gib: 62.5
 """
 
 
@@ -36,7 +40,7 @@ def test_the_recorded_cluster() -> None:
     [warning] = made.warnings
     assert warning.startswith("GPU type 'a100' has no gpu_speed") and "write gpu_speed: 2.5" in warning
     cluster = parse_cluster(yaml.safe_load(made.text))
-    assert cluster.servers[2] == Server("node3", 4, "a100", "rack2")
+    assert cluster.servers[2] == Server("node3", 4, "a100", "rack2", cpus=16, memory_gib=62.5)
 
 
 def test_nodes_that_make_no_server_are_named() -> None:

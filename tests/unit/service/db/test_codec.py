@@ -15,7 +15,7 @@ from policies.model.decision import Action, Change, ChangeKind, Preempt, Reserve
 from policies.model.estimate import Estimate, ShadowPrediction, Slowdown, Unit
 from policies.model.graph import Stage, StageGraph
 from policies.model.ids import JobId, ServerIndex
-from policies.model.job import IterationTimes, JobSpec, Launch, PreemptionSignal
+from policies.model.job import IterationTimes, JobSpec, Launch, PreemptionSignal, Volume
 from policies.model.parallelism import ParallelismConfig
 from policies.model.placement import Placement, ServerShare
 from policies.model.plan import PipelineSchedule, Precision, Recompute, TrainingPlan
@@ -73,6 +73,11 @@ specs = st.builds(
     command=tuples(words),
     env=mappings,
     working_dir=maybe(words),
+    cpus=maybe(st.integers(1, 100)),
+    memory_gib=maybe(st.floats(0.1, 100.0)),
+    gpu_memory_gib=maybe(st.floats(0.1, 100.0)),
+    image=maybe(words),
+    volumes=st.lists(st.builds(Volume, words, words, st.booleans()), max_size=2).map(tuple),
     stage_graph=maybe(st.builds(StageGraph, tuples(stages), tuples(st.tuples(whole, whole, whole)))),
     parallelism=maybe(
         st.builds(
