@@ -1,6 +1,6 @@
 """A small network in numpy on a real data set of scikit-learn: one process, checkpoints, resumes, obeys SIGUSR1."""
 
-from training import Checkpoints, Perceptron, arguments, batch, data_set, train
+from training import Checkpoints, InputWait, Perceptron, arguments, batch, data_set, train
 
 
 def main():
@@ -16,14 +16,24 @@ def main():
     if saved is not None:
         network.weights, network.velocity = saved["weights"], saved["velocity"]
 
+    input_wait = InputWait()
+
     def step(iteration):
-        rows = batch(len(labels), options.batch_size, options.seed, iteration)
-        loss, gradient = network.gradient(features[rows], labels[rows])
+        with input_wait:
+            rows = batch(len(labels), options.batch_size, options.seed, iteration)
+            inputs, expected = features[rows], labels[rows]
+        loss, gradient = network.gradient(inputs, expected)
         network.update(gradient)
         return loss
 
     print(f"{options.data}: from iteration {done}", flush=True)
-    train(options, step, lambda: {"weights": network.weights, "velocity": network.velocity}, done)
+    train(
+        options,
+        step,
+        lambda: {"weights": network.weights, "velocity": network.velocity},
+        done,
+        input_wait=input_wait,
+    )
 
 
 if __name__ == "__main__":

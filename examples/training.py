@@ -95,11 +95,26 @@ class Checkpoints:
         return True
 
 
-def train(options, step, arrays_of, start, *, agree=None, writer=True):
+class InputWait:
+    """Adds up the seconds that a program waits for its input: ``with input_wait: rows = next(loader)``."""
+
+    def __init__(self):
+        self.seconds = 0.0
+        self._since_s = 0.0
+
+    def __enter__(self):
+        self._since_s = time.monotonic()
+
+    def __exit__(self, *_):
+        self.seconds += time.monotonic() - self._since_s
+
+
+def train(options, step, arrays_of, start, *, agree=None, writer=True, input_wait=None):
     """The loop: ``step(iteration)`` returns a loss; ``arrays_of()`` what a checkpoint holds; ``start`` iterations are done.
 
     In a gang every rank runs it: ``agree(warned)`` tells whether any rank was warned (so that all stop after the same
-    iteration) and waits for all, and ``writer`` is true for the one rank that checkpoints and reports.
+    iteration) and waits for all, and ``writer`` is true for the one rank that checkpoints and reports. With an
+    ``input_wait`` the reports say how long the program has waited for input, which ``sooner job profile`` shows.
     Ends the process: exit code 0, 75 after a warning, 143 on SIGTERM.
     """
     signals, checkpoints = Signals(), Checkpoints()
@@ -116,7 +131,8 @@ def train(options, step, arrays_of, start, *, agree=None, writer=True):
         if writer and (warned or last or due) and checkpoints.save(iteration, arrays_of()):
             durable = iteration
         if writer:
-            report(iteration, options.iterations, durable, loss=round(float(loss), 6))
+            waited = {} if input_wait is None else {"input_s": round(input_wait.seconds, 6)}
+            report(iteration, options.iterations, durable, loss=round(float(loss), 6), **waited)
         if warned and not last:
             if agree is not None:
                 agree(True)  # nobody leaves before the checkpoint is on disk

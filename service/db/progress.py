@@ -21,6 +21,7 @@ class ProgressPoint:
     total_iterations: float | None = None
     checkpoint_iteration: float | None = None
     loss: float | None = None
+    input_s: float | None = None
 
 
 def record_progress(session: Session, points: Sequence[ProgressPoint]) -> None:

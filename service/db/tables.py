@@ -402,6 +402,7 @@ class ProgressRow(Base, table=True):
     total_iterations: float | None = _seconds_or_null()
     checkpoint_iteration: float | None = _seconds_or_null()
     loss: float | None = _seconds_or_null()
+    input_s: float | None = _seconds_or_null()
 
 
 class IdempotencyKeyRow(Base, table=True):

@@ -108,7 +108,8 @@ class Report:
 
     ``checkpoint_iteration`` is the newest iteration that is complete on disk. ``stop_signalled`` says whether the stop
     signal was sent before the end. ``iterations_per_s`` is the speed and ``lost_service_s`` the work since the last
-    checkpoint; only a simulated executor sets them. ``loss`` is the program's reported training loss; no decision uses it.
+    checkpoint; only a simulated executor sets them. ``loss`` is the program's reported training loss, ``input_s`` the
+    seconds that it has waited for input; no decision uses them.
     ``gpu_ids`` goes with STARTED: the GPU indices that the attempt really has, in the order of its placement's shares (None:
     those of the launch). ``warning`` goes with an end: whether a warning signal reached a process that handles it (None: none
     was sent). ``detail`` is the reason of a report about a server.
@@ -127,6 +128,7 @@ class Report:
     iterations_per_s: float | None = None
     lost_service_s: float | None = None
     loss: float | None = None
+    input_s: float | None = None
     detail: str = ""
     server_spec: Server | None = None
     gpu_ids: tuple[tuple[int, ...], ...] | None = None

@@ -40,12 +40,16 @@ class Ignored(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProgressLine:
-    """One line's numbers, in iterations. ``checkpoint_iteration`` is complete on disk."""
+    """One line's numbers, in iterations. ``checkpoint_iteration`` is complete on disk.
+
+    ``input_s``: seconds that the program has waited for input since it started.
+    """
 
     iteration: float
     total_iterations: float | None = None
     checkpoint_iteration: float | None = None
     loss: float | None = None
+    input_s: float | None = None
 
 
 def parse_line(line: bytes) -> ProgressLine | Ignored:
@@ -81,11 +85,17 @@ def check_line(value: Mapping[str, Any]) -> ProgressLine | Ignored:
     iteration, total, checkpoint = numbers
     if iteration is None or (checkpoint is not None and checkpoint > iteration):
         return Ignored.MALFORMED
-    return ProgressLine(iteration, total, checkpoint, _loss(value.get("loss")))
+    return ProgressLine(iteration, total, checkpoint, _finite(value.get("loss")), _waited(value.get("input_s")))
 
 
-def _loss(value: object) -> float | None:
-    """The loss, which is only displayed. None if it is not a finite number; the line is accepted in any case."""
+def _waited(value: object) -> float | None:
+    """Seconds of waiting for input. None if that is not a finite number from 0 on; the line is accepted in any case."""
+    number = _finite(value)
+    return number if number is not None and number >= 0.0 else None
+
+
+def _finite(value: object) -> float | None:
+    """A number that decides nothing, such as the loss. None if it is not finite; the line is accepted in any case."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -103,6 +113,7 @@ class Progress:
     total_iterations: float | None = None
     checkpoint_iteration: float | None = None
     loss: float | None = None
+    input_s: float | None = None
     accepted: int = 0
     ignored: Counter[Ignored] = field(default_factory=Counter)
 
@@ -120,6 +131,8 @@ class Progress:
             self.checkpoint_iteration = line.checkpoint_iteration
         if line.loss is not None:
             self.loss = line.loss
+        if line.input_s is not None:
+            self.input_s = line.input_s
         self.accepted += 1
         return True
 

@@ -203,6 +203,7 @@ class WatchedAttempt:
                 total_iterations=progress.total_iterations,
                 checkpoint_iteration=progress.checkpoint_iteration,
                 loss=progress.loss,
+                input_s=progress.input_s,
             )
         ]
 

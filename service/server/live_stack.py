@@ -255,6 +255,7 @@ def _store_progress(database: Database, health: HealthMonitor, reports: Sequence
             report.total_iterations,
             report.checkpoint_iteration,
             report.loss,
+            report.input_s,
         )
         for report in reports
         if report.attempt is not None and report.iteration is not None

@@ -477,6 +477,9 @@ class ProgressBody(BaseModel):
         default=None, description="A checkpoint of this iteration is complete on disk."
     )
     loss: float | None = None
+    input_s: Annotated[float, Field(ge=0)] | None = Field(
+        default=None, description="Seconds that the program has waited for input since it started."
+    )
 
     @model_validator(mode="after")
     def _checkpoint_is_behind(self) -> Self:

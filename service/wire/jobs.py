@@ -179,6 +179,7 @@ class ProgressDocument(TypedDict):
     total_iterations: float | None
     checkpoint_iteration: float | None
     loss: float | None
+    input_s: Annotated[float | None, Field(description="Seconds waited for input since the program started.")]
 
 
 class AcceptedDocument(TypedDict):

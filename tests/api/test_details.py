@@ -276,7 +276,14 @@ def test_each_server_may_have_a_log_of_its_own(client: Client, world: World) -> 
 def test_progress_is_read_back_in_order(client: Client, world: World) -> None:
     job_id = started(client, world)
     lines = [
-        {"job_id": job_id, "attempt_id": f"{job_id}.1", "at_s": NOW_S + i, "iteration": 10.0 * i, "loss": 1 / i}
+        {
+            "job_id": job_id,
+            "attempt_id": f"{job_id}.1",
+            "at_s": NOW_S + i,
+            "iteration": 10.0 * i,
+            "loss": 1 / i,
+            "input_s": 0.5 * i,
+        }
         for i in (1, 2, 4)
     ]
     with world.database.writing() as session:
@@ -284,7 +291,8 @@ def test_progress_is_read_back_in_order(client: Client, world: World) -> None:
     page = client.get(f"/v1/jobs/{job_id}/progress", params={"limit": 2}).json()
     rest = client.get(f"/v1/jobs/{job_id}/progress", params={"limit": 2, "after": page["next"]}).json()
     assert [line["iteration"] for line in page["items"] + rest["items"]] == [10.0, 20.0, 40.0]
-    assert (rest["items"][0]["loss"], rest["items"][0]["at"]) == (0.25, "2026-01-01T00:00:04Z")
+    last = rest["items"][0]
+    assert (last["loss"], last["input_s"], last["at"]) == (0.25, 2.0, "2026-01-01T00:00:04Z")
 
 
 def test_a_finished_job_takes_no_requests(client: Client, world: World) -> None:

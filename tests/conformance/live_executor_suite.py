@@ -189,19 +189,19 @@ class ProgressInputContract:
         bench.executor.send([bench.launch(FIRST, ends=False)])
         watcher.until_started(FIRST)
         token = bench.token(FIRST)
-        assert bench.executor.accept_progress(FIRST, token, {"iteration": 3, "loss": 0.5})
+        assert bench.executor.accept_progress(FIRST, token, {"iteration": 3, "loss": 0.5, "input_s": 0.25})
         assert not bench.executor.accept_progress(FIRST, token, {"iteration": -1})
         with pytest.raises(PermissionError):
             bench.executor.accept_progress(SECOND, token, {"iteration": 4})
-        found: list[tuple[float | None, float | None]] = []
+        found: list[tuple[float | None, ...]] = []
 
         def reported() -> bool:
             progress = [report for report in watcher.look() if report.kind is ReportKind.PROGRESS]
-            found.extend((report.iteration, report.loss) for report in progress)
+            found.extend((report.iteration, report.loss, report.input_s) for report in progress)
             return bool(found)
 
         bench.until(reported)
-        assert found[0] == (3.0, 0.5)
+        assert found[0] == (3.0, 0.5, 0.25)
 
     def test_an_attempt_that_has_ended_takes_nothing(self, bench: ProgressBench, watcher: Watcher) -> None:
         bench.executor.send([bench.launch(FIRST, ends=False)])

@@ -370,6 +370,7 @@ class ClusterAttempt:
                 total_iterations=progress.total_iterations,
                 checkpoint_iteration=progress.checkpoint_iteration,
                 loss=progress.loss,
+                input_s=progress.input_s,
             )
 
     # Deciding.

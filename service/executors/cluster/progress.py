@@ -25,6 +25,7 @@ class AttemptProgress:
             newest.total_iterations,
             max((number for number in checkpoints if number is not None), default=None),
             newest.loss,
+            newest.input_s,
         )
         if _numbers(found) == _numbers(self.newest):
             return False

@@ -112,7 +112,15 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
 
         def keep(reports: Any) -> None:
             points = [
-                ProgressPoint(each.attempt, each.at_s, each.iteration, each.total_iterations, each.checkpoint_iteration)
+                ProgressPoint(
+                    each.attempt,
+                    each.at_s,
+                    each.iteration,
+                    each.total_iterations,
+                    each.checkpoint_iteration,
+                    None,
+                    each.input_s,
+                )
                 for each in reports
             ]
             with world.database.writing() as session:

@@ -182,14 +182,14 @@ class TestProgress:
         token = house.wait_output("token").split()[1]
         accept, attempt = house.executor.accept_progress, AttemptId("1.1")
         house.poll()
-        assert accept(attempt, token, {"iteration": 3, "loss": 0.5})
+        assert accept(attempt, token, {"iteration": 3, "loss": 0.5, "input_s": 0.25})
         for other, key in ((attempt, "wrong"), (AttemptId("2.1"), token), (AttemptId("../x"), token)):
             with pytest.raises(PermissionError):
                 accept(other, key, {"iteration": 4})
         assert not accept(attempt, token, {"iteration": -1})
         assert not accept(attempt, token, {"iteration": 4, "note": "x" * 70000})
         report = house.wait_report(ReportKind.PROGRESS)
-        assert (report.iteration, report.loss) == (3.0, 0.5)
+        assert (report.iteration, report.loss, report.input_s) == (3.0, 0.5, 0.25)
         house.new_executor()
         let_go(house)
         assert house.wait_end().iteration == 3.0, "it survives a restart"
