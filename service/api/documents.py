@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, TypeVar, cast, get_args, get_type_hints
+from typing import Any, NotRequired, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from sqlalchemy import Row, RowMapping
 
@@ -79,7 +79,11 @@ def _read(sources: Sequence[object], name: str) -> Any:
 def _keys(kind: Any) -> list[tuple[str, str, bool]]:
     """Key, attribute, and whether it is an instant."""
     hints = get_type_hints(kind, include_extras=True)
-    return [(key, f"{key}_s" if _is_instant(hint) else key, _is_instant(hint)) for key, hint in hints.items()]
+    return [
+        (key, f"{key}_s" if _is_instant(hint) else key, _is_instant(hint))
+        for key, hint in hints.items()
+        if get_origin(hint) is not NotRequired
+    ]
 
 
 def _is_instant(hint: Any) -> bool:

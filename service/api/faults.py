@@ -10,7 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, RootModel, Tag
 
 from policies.suggestion import did_you_mean
-from service.wire.bodies import NO_CONTROLS, NO_NUL
+from service.wire.base import NO_CONTROLS, NO_NUL
 
 MESSAGES: Mapping[str, str] = {
     "missing": "is required",

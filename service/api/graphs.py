@@ -10,14 +10,17 @@ from policies.catalogue import GPUS, MODELS, build, default_config
 from policies.model.cluster import Cluster
 from policies.model.graph import Layer, LayerGraph, Stage, StageGraph
 from policies.model.parallelism import ParallelismConfig
-from policies.model.plan import PipelineSchedule
+from policies.model.plan import PipelineSchedule, TrainingPlan
+from policies.model.shape import ModelShape
 from policies.stages import GraphError, cut, layer_graph
 from policies.suggestion import did_you_mean
 from policies.training.gpu_names import gpu_name, types_meant
+from service.api.plans import PlanFault, derive, read_plan
 from service.api.problems import Fault, json_pointer
 from service.api.stepwise import too_many_entries
 from service.config.settings import Settings
 from service.wire.bodies import CatalogueGraphBody, JobBody, LayersGraphBody, ParallelismBody, StageGraphBody
+from service.wire.plans import PlanBody
 
 _OLD_NAMES = {"sync": "1f1b"}
 """Schedules under the names of earlier releases."""
@@ -29,6 +32,7 @@ class Faults:
     def __init__(self, base: tuple[str | int, ...]) -> None:
         self._base = json_pointer(base)
         self.found: list[Fault] = []
+        self.warnings: list[str] = []
 
     def add(self, detail: str, *path: str | int) -> None:
         """Note a fault of the value at ``path``."""
@@ -46,10 +50,16 @@ class Shape:
     gpus: int
     stage_graph: StageGraph | None = None
     parallelism: ParallelismConfig | None = None
+    plan: TrainingPlan | None = None
+    model: ModelShape | None = None
+    gpu_types: tuple[str, ...] = ()
+    """Those that the job takes where a plan does not fit the others; empty: those of the body."""
 
 
 def shape_of(body: JobBody, settings: Settings, cluster: Cluster, faults: Faults) -> Shape | None:
     """The job's shape; None where its faults leave none."""
+    if body.plan is not None:
+        return _shape_of_plan(body, body.plan, cluster, faults)
     if body.graph is None:
         return _shape_without_graph(body, faults)
     config = _config(body, faults)
@@ -72,6 +82,35 @@ def shape_of(body: JobBody, settings: Settings, cluster: Cluster, faults: Faults
     except GraphError as error:
         faults.add_graph(error, "parallelism", "stages")
         return None
+
+
+def _shape_of_plan(body: JobBody, plan: PlanBody, cluster: Cluster, faults: Faults) -> Shape | None:
+    for key in ("graph", "parallelism"):
+        if getattr(body, key) is not None:
+            faults.add("must be left out with a plan", key)
+    try:
+        reading = read_plan(plan, body.gpus)
+    except PlanFault as fault:
+        faults.add(str(fault), *fault.path)
+        return None
+    faults.warnings += reading.warnings
+    types = tuple(body.gpu_types) or ((body.gpu_type,) if body.gpu_type is not None else ())
+    derived = derive(reading.plan, reading.shape, types, cluster)
+    if derived.left_out:
+        faults.warnings.append(
+            f"The plan does not fit the memory of {', '.join(derived.left_out)}: not used for the job."
+        )
+    parallelism = derived.parallelism
+    if parallelism is not None:
+        parallelism = replace(parallelism, tensor_across_servers=body.tensor_across_servers)
+    return Shape(
+        reading.plan.gpus,
+        derived.graph,
+        parallelism,
+        reading.plan,
+        reading.shape,
+        derived.types if derived.left_out else (),
+    )
 
 
 def _shape_without_graph(body: JobBody, faults: Faults) -> Shape | None:

@@ -12,6 +12,7 @@ from policies.model.cluster import Cluster
 from policies.model.job import JobSpec
 from policies.stages import GraphError, cut
 from service.api.graphs import Shape, catalogue_graph
+from service.api.plans import plan_body
 from service.domain.access import Identity
 from service.wire.bodies import CatalogueGraphBody, JobBody, StageGraphBody
 
@@ -45,7 +46,10 @@ def job_spec(body: JobBody, shape: Shape) -> JobSpec:
             "parallelism": shape.parallelism,
             "model": named.model if named is not None else None,
             "batch_size": named.batch_size if named is not None else None,
-            "gpu_type_fallbacks": body.gpu_types[1:],
+            "gpu_type": shape.gpu_types[0] if shape.gpu_types else body.gpu_type,
+            "gpu_type_fallbacks": shape.gpu_types[1:] if shape.gpu_types else body.gpu_types[1:],
+            "plan": shape.plan,
+            "shape": shape.model,
             "after": after,
             "after_any": [job for job in after_any if job not in after],
         }
@@ -60,10 +64,11 @@ def job_body(spec: JobSpec, cluster: Cluster) -> dict[str, Any]:
         **{key: whole[key] for key in SHARED},
         "user": spec.user or None,
         "project": spec.project or None,
+        "plan": plan_body(spec),
         "gpus": spec.gpus,
         "gpu_type": None if spec.gpu_type_fallbacks else spec.gpu_type,
         "gpu_types": list(spec.gpu_types) if spec.gpu_type_fallbacks else [],
-        "graph": _graph(spec, whole, cluster),
+        "graph": _graph(spec, whole, cluster) if spec.plan is None else None,
         "parallelism": None,
         "tensor_across_servers": False,
         "after": [*whole["after"], *({"job": job, "when": "any"} for job in whole["after_any"])],
@@ -72,7 +77,8 @@ def job_body(spec: JobSpec, cluster: Cluster) -> dict[str, Any]:
     if spec.stage_graph is not None:
         spread = whole["parallelism"]
         given["tensor_across_servers"] = spread.pop("tensor_across_servers")
-        given["parallelism"] = {"stages": len(spec.stage_graph.stages), **spread}
+        if spec.plan is None:
+            given["parallelism"] = {"stages": len(spec.stage_graph.stages), **spread}
     return {key: given[key] for key in JobBody.model_fields}
 
 

@@ -5,7 +5,7 @@ in the transaction that inserts the job.
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from policies.choose import fits_empty
 from policies.model.cluster import Cluster, Gangs
@@ -14,6 +14,7 @@ from policies.model.resources import demand_of
 from policies.training.gpu_names import types_meant, with_types_of
 from service.api.graphs import Faults, shape_of
 from service.api.job_bodies import job_spec
+from service.api.plans import MemoryCheck
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
 from service.api.stepwise import too_many_jobs
 from service.config.settings import Settings
@@ -40,7 +41,15 @@ Placed = tuple[tuple[str | int, ...], JobBody]
 """A job's body and its place in the request."""
 
 
-def parse_submission(body: JobBody | JobsBody, settings: Settings, cluster: Cluster) -> list[JobSpec]:
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """The jobs of a submission, and what is to be said of each beside its spec."""
+
+    specs: list[JobSpec]
+    warnings: list[Sequence[str]]
+
+
+def parse_submission(body: JobBody | JobsBody, settings: Settings, cluster: Cluster) -> Parsed:
     """The jobs of a submission. Raises :class:`Problem` (422) with every fault of every job."""
     placed = placed_jobs(body)
     _check_number(placed, settings.jobs_per_request_max)
@@ -72,9 +81,10 @@ def _check_number(placed: Sequence[Placed], most: int) -> None:
     raise too_many_jobs(most, json_pointer(large))
 
 
-def _parse_all(placed: Sequence[Placed], settings: Settings, cluster: Cluster) -> list[JobSpec]:
-    fit = _Fit(cluster)
+def _parse_all(placed: Sequence[Placed], settings: Settings, cluster: Cluster) -> Parsed:
+    fit, memory = _Fit(cluster), MemoryCheck(cluster)
     specs: list[JobSpec] = []
+    warnings: list[Sequence[str]] = []
     broken: list[Fault] = []
     too_large: list[Fault] = []
     for base, body in placed:
@@ -83,16 +93,20 @@ def _parse_all(placed: Sequence[Placed], settings: Settings, cluster: Cluster) -
         broken.extend(faults.found)
         if spec is None:
             continue
-        specs += _array_of(spec, body)
+        elements = _array_of(spec, body)
+        specs += elements
+        warnings += [faults.warnings] * len(elements)
         refusal = fit.refusal(spec)
         if refusal is not None:
             detail, key = refusal
             too_large.append(Fault(detail, pointer=json_pointer((*base, key))))
+        elif (bill := memory.refusal(spec)) is not None:
+            too_large.append(Fault(bill, pointer=json_pointer((*base, "plan"))))
     if broken:
         raise Problem(ProblemType.INVALID_BODY, faults=[*broken, *too_large])
     if too_large:
         raise Problem(ProblemType.NEVER_FITS, faults=too_large)
-    return specs
+    return Parsed(specs, warnings)
 
 
 def _parse_job(body: JobBody, settings: Settings, cluster: Cluster, faults: Faults) -> JobSpec | None:
@@ -171,7 +185,7 @@ class _Fit:
             return f"no server has GPUs of type {unknown!r}; there are {', '.join(sorted(types))}", named
         asked, spec = spec.gpu_types, with_types_of(spec, self._cluster)
         most = max((types[name] for name in spec.gpu_types or types), default=0)
-        key = "parallelism" if spec.parallelism is not None else "gpus"
+        key = "gpus" if spec.parallelism is None else "parallelism" if spec.plan is None else "plan"
         if spec.gpus > most:
             kind = f" of type {asked[0]}" if len(asked) == 1 else " of one type"
             return f"needs {spec.gpus} GPUs; the cluster has {most}{kind}", key

@@ -11,7 +11,7 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -21,12 +21,15 @@ from fastapi.responses import JSONResponse
 from sqlalchemy import Connection
 from sqlmodel import Session
 
+from policies.model.cluster import Cluster
+from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from service.api.capacity import OwnersCapacity
 from service.api.deps import ApiDependencies
 from service.api.documents import job_document
 from service.api.idempotency import Answer, BatchedEffect, Effect
-from service.api.parse import is_single, parse_submission, placed_jobs
+from service.api.parse import Parsed, is_single, parse_submission, placed_jobs
+from service.api.plans import job_plan_document
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
 from service.db import reads
 from service.db.access import seen_jobs
@@ -34,6 +37,7 @@ from service.domain.access import NO_PROJECT, Identity
 from service.runtime.accounts import NoAccount, account_of
 from service.wire.bodies import JobBody, JobsBody
 from service.wire.jobs import JobDocument, JobsDocument
+from service.wire.plans import JobPlanDocument
 
 JOINT_JOBS_MAX = 16
 """Submissions of at most so many jobs share a transaction; a larger one gains nothing by it and would delay the others."""
@@ -48,6 +52,7 @@ class Submission:
 
     dependencies: ApiDependencies
     specs: list[JobSpec]
+    plans: list[JobPlanDocument | None]
     body: JobBody | JobsBody
     caller: Identity
 
@@ -62,11 +67,13 @@ class Submission:
 def parse(body: JobBody | JobsBody, caller: Identity, dependencies: ApiDependencies) -> Submission:
     """Step 1. Raises Problem: 422 for the body's faults and for users whose jobs cannot run, 403 for another user's name or a
     project that the key is not for."""
-    specs = parse_submission(body, dependencies.settings, dependencies.scheduler.layout())
-    owned = in_the_name_of(caller, specs, body)
+    cluster = dependencies.scheduler.layout()
+    parsed = parse_submission(body, dependencies.settings, cluster)
+    owned = in_the_name_of(caller, parsed.specs, body)
     if dependencies.settings.run_as == "submitter":
         check_accounts(caller, body, dependencies.settings.run_as_users)
-    return Submission(dependencies, owned, body, caller)
+    plans = _plans(parsed, cluster)
+    return Submission(dependencies, owned, plans, body, caller)
 
 
 def in_the_name_of(caller: Identity, specs: Sequence[JobSpec], body: JobBody | JobsBody) -> list[JobSpec]:
@@ -123,10 +130,27 @@ def insert(session: Session, submissions: Sequence[Submission]) -> list[Answer |
     ids = dependencies.store.submit(session, specs, dependencies.now_s(), sizes)
     documents = {summary.job.id: job_document(summary) for summary in reads.new_jobs(connection, ids)}
     left = iter(ids)
-    answers = iter(
-        [_answer(each, [documents[job] for job in sorted(islice(left, len(each.specs)))]) for each in accepted]
-    )
+    answers = iter([_answer(each, _with_plans(each, documents, islice(left, len(each.specs)))) for each in accepted])
     return [next(answers) if refusal is None else refusal for refusal in refusals]
+
+
+def _plans(parsed: Parsed, cluster: Cluster) -> list[JobPlanDocument | None]:
+    """What each job's plan asks of the cluster. The elements of an array have one plan, which the first of them shows."""
+    found: list[JobPlanDocument | None] = []
+    before: JobSpec | None = None
+    for spec, warnings in zip(parsed.specs, parsed.warnings, strict=True):
+        same = before is not None and spec.array is not None and replace(before, array=spec.array) == spec
+        found.append(None if same else job_plan_document(spec, cluster, warnings))
+        before = spec
+    return found
+
+
+def _with_plans(
+    submission: Submission, documents: Mapping[JobId, JobDocument], ids: Iterable[JobId]
+) -> list[JobDocument]:
+    """The documents of a submission's jobs in ascending id, each with its plan."""
+    rows = sorted(zip(ids, submission.plans, strict=True), key=lambda row: row[0])
+    return [documents[job] | {"plan": plan} for job, plan in rows]
 
 
 def _refusal(connection: Connection, submission: Submission, owners: OwnersCapacity) -> Problem | None:
@@ -170,7 +194,8 @@ def _body(documents: list[JobDocument], single: bool) -> Any:
 def wait_for_predictions(dependencies: ApiDependencies, accepted: Response, single: bool) -> Response:
     """Step 5: the same answer with the jobs as they are after a cycle has admitted them, or after PREDICTION_WAIT_S."""
     document = json.loads(bytes(accepted.body))
-    ids = [job["id"] for job in ([document] if single else document["jobs"])]
+    plans = {job["id"]: job["plan"] for job in ([document] if single else document["jobs"])}
+    ids = list(plans)
     until_s = time.monotonic() + PREDICTION_WAIT_S
     cycles = dependencies.scheduler.wait_cycle(-1, 0.0)
     while True:
@@ -179,5 +204,6 @@ def wait_for_predictions(dependencies: ApiDependencies, accepted: Response, sing
                 documents = [job_document(summary) for summary in reads.jobs_by_id(connection, ids)]
                 break
         cycles = dependencies.scheduler.wait_cycle(cycles, max(0.0, until_s - time.monotonic()))
+    documents = [found | {"plan": plans[found["id"]]} for found in documents]
     kept = {name: value for name, value in accepted.headers.items() if name not in ("content-length", "content-type")}
     return JSONResponse(_body(documents, single), accepted.status_code, kept)

@@ -154,7 +154,7 @@ def _reading(
     if accelerate is not None:
         readers["--from-accelerate"] = lambda: read_accelerate(load_yaml(accelerate), given, model, accelerate.parent)
     if torchrun is not None:
-        readers["--from-torchrun"] = lambda: read_torchrun(torchrun, given, model)
+        readers["--from-torchrun"] = lambda: read_torchrun(torchrun, given, model, Path())
     if len(readers) > 1:
         fail(f"{' and '.join(readers)} exclude each other")
     return next((read() for read in readers.values()), None)

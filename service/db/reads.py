@@ -22,6 +22,7 @@ from service.db.pages import equal, page
 from service.db.rows import OPEN_ATTEMPTS, chunks
 from service.db.specs import SpecReader
 from service.db.tables import (
+    ARRAY_SPECS,
     ATTEMPTS,
     CYCLES,
     EVENTS,
@@ -221,6 +222,16 @@ def spec(connection: Connection, job_id: int) -> JobSpec | None:
     """The spec of a job as submitted, or None if there is no such job."""
     text = connection.execute(select(cast(JOBS.c.spec, Text)).where(JOBS.c.id == job_id)).scalar_one_or_none()
     return None if text is None else SpecReader(connection).read(text)
+
+
+def planned_spec(connection: Connection, job_id: int) -> JobSpec | None:
+    """The spec of a job that has a training plan; None for any other job, whose spec may be large and is not read."""
+    row = JOBS.outerjoin(ARRAY_SPECS, ARRAY_SPECS.c.id == JOBS.c.array_id)
+    has_plan = cast(func.coalesce(ARRAY_SPECS.c.spec, JOBS.c.spec), Text).like('%"plan":{%')
+    text = select(cast(JOBS.c.spec, Text)).select_from(row).where(JOBS.c.id == job_id, has_plan)
+    found = connection.execute(text).scalar_one_or_none()
+    read = None if found is None else SpecReader(connection).read(found)
+    return read if read is not None and read.plan is not None else None
 
 
 def all_admitted(connection: Connection, job_ids: Collection[int]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from policies.model.plan import Precision, Recompute
 from policies.suggestion import did_you_mean
 from service.plans.deepspeed import take_deepspeed
-from service.plans.files import load_json
+from service.plans.files import load_json, named_file
 from service.plans.fsdp import take_fsdp, wide_weights
 from service.plans.reading import Draft, Given, Model, Reading
 from service.plans.values import ReadError, Values
@@ -27,13 +27,16 @@ _SECTIONS = (
 def read_accelerate(
     content: Mapping[str, Any], given: Given, model: Model | None = None, folder: Path | None = None
 ) -> Reading:
-    """The plan of a file. ``folder``: where a relative ``deepspeed_config_file`` lies. Raises :class:`ReadError`."""
+    """The plan of a file. ``folder``: where a relative ``deepspeed_config_file`` lies; None: it is not opened.
+
+    Raises :class:`ReadError`.
+    """
     draft = Draft(given, model)
-    take_accelerate(Values(content), draft, folder or Path())
+    take_accelerate(Values(content), draft, folder)
     return draft.finish()
 
 
-def take_accelerate(values: Values, draft: Draft, folder: Path) -> None:
+def take_accelerate(values: Values, draft: Draft, folder: Path | None) -> None:
     """Take what the file says. What it leaves to the program stays as the draft has it."""
     kind = values.choice("distributed_type", {word: word for word in _KINDS} | {"no": "NO"}) or "NO"
     if values.flag("use_cpu"):
@@ -74,13 +77,13 @@ def _nodes(values: Values, draft: Draft) -> None:
         draft.set("gpus_per_node", gpus // nodes, f"num_processes {gpus} / num_machines {nodes}")
 
 
-def _deepspeed(section: Values, draft: Draft, folder: Path) -> None:
+def _deepspeed(section: Values, draft: Draft, folder: Path | None) -> None:
     file = section.text("deepspeed_config_file")
     if file is not None:
         for key in ("zero_stage", "gradient_accumulation_steps"):
             if key in section:
                 draft.warn(f"{section.label(key)} has no effect beside {section.label('deepspeed_config_file')}")
-        take_deepspeed(Values(load_json(folder / file)), draft)
+        take_deepspeed(Values(load_json(named_file(folder, file))), draft)
         return
     stage, steps = "zero_stage", "gradient_accumulation_steps"
     draft.set("zero_stage", section.count(stage, least=0, most=3) if stage in section else 2, section.label(stage))

@@ -16,6 +16,13 @@ YAML_BYTES_MAX = 256 << 10
 """YAML is read slowly, and a launcher's file has a page."""
 
 
+def named_file(folder: Path | None, name: str) -> Path:
+    """The file that a configuration names. Raises :class:`ReadError` without a folder: no file is opened then."""
+    if folder is None:
+        raise ReadError(name, "is a file, which is not opened here: give its content")
+    return folder / name
+
+
 def load_json(path: Path) -> dict[str, Any]:
     """The mapping in a JSON file. Raises :class:`ReadError` with the file's name."""
     text = _text(path, JSON_BYTES_MAX)

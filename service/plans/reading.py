@@ -1,6 +1,8 @@
 """A plan under construction: what a configuration says of it, where each value came from, and the sums that complete it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import field as of_class
 from typing import Any
 
 from policies.model.plan import PipelineSchedule, PlanError, Precision, Recompute, TrainingPlan
@@ -20,6 +22,8 @@ class Given:
     global_batch: int | None = None
     sequence: int | None = None
     precision: Precision | None = None
+    fields: Mapping[str, Any] = of_class(default_factory=dict)
+    """Other fields of the plan by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,8 @@ class Draft:
             self.drop("accumulation")
         for field in ("nodes", "gpus_per_node", "micro_batch", "global_batch", "sequence", "precision"):
             self.set(field, getattr(given, field), f"--{field.replace('_', '-')}")
+        for field, value in given.fields.items():
+            self.set(field, value, field)
 
     def gpus(self) -> int:
         """GPUs in all, from their number or from those of the nodes, once the given values have replaced those that are set."""

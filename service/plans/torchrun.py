@@ -7,7 +7,7 @@ from policies.model.plan import Precision, Recompute
 from service.plans.accelerate import take_accelerate
 from service.plans.arguments import Arguments, arguments
 from service.plans.deepspeed import take_deepspeed
-from service.plans.files import load_json, load_yaml, parse_json
+from service.plans.files import load_json, load_yaml, named_file, parse_json
 from service.plans.fsdp import STRATEGIES, strategy, take_fsdp, wide_weights
 from service.plans.launcher import machines
 from service.plans.reading import Draft, Given, Model, Reading
@@ -46,8 +46,8 @@ DEFAULT_BATCH = 8
 
 
 def read_torchrun(text: str, given: Given, model: Model | None = None, folder: Path | None = None) -> Reading:
-    """The plan of a command. ``folder``: where the files that it names lie. Raises :class:`ReadError`."""
-    flags, draft, folder = arguments(text), Draft(given, model), folder or Path()
+    """The plan of a command. ``folder``: where the files that it names lie; None: none is opened. Raises :class:`ReadError`."""
+    flags, draft = arguments(text), Draft(given, model)
     machines(flags, draft)
     name = "per-device-train-batch-size"
     if name not in flags and given.micro_batch is None:
@@ -99,12 +99,12 @@ def _precision(flags: Arguments, draft: Draft) -> None:
         draft.set("precision", Precision(name), flags.label(name))
 
 
-def _accelerate(flags: Arguments, folder: Path) -> dict[str, Any] | None:
+def _accelerate(flags: Arguments, folder: Path | None) -> dict[str, Any] | None:
     """The configuration of ``accelerate launch``: its file, and over that its flags. None for another launcher."""
     if "launch" not in flags.positional or not any(word.endswith("accelerate") for word in flags.positional):
         return None
     file = flags.text("config-file")
-    content = load_yaml(folder / file) if file else {}
+    content = load_yaml(named_file(folder, file)) if file else {}
     for name, kind in (("use-fsdp", "FSDP"), ("use-deepspeed", "DEEPSPEED"), ("multi-gpu", "MULTI_GPU")):
         if flags.flag(name):
             content["distributed_type"] = kind
@@ -118,7 +118,7 @@ def _accelerate(flags: Arguments, folder: Path) -> dict[str, Any] | None:
     return content
 
 
-def _fsdp(flags: Arguments, draft: Draft, folder: Path) -> None:
+def _fsdp(flags: Arguments, draft: Draft, folder: Path | None) -> None:
     """``--fsdp "full_shard auto_wrap"``, or ``--fsdp true`` as transformers 5 has it, with ``--fsdp_config``."""
     label = flags.label("fsdp")
     words = " ".join(flags.every("fsdp")[:1]).replace(",", " ").lower().split()
@@ -139,12 +139,12 @@ def _fsdp(flags: Arguments, draft: Draft, folder: Path) -> None:
             raise ReadError(label, f"must be words of {known} (got {word!r:.40})")
 
 
-def _content(flags: Arguments, name: str, folder: Path) -> dict[str, object] | None:
+def _content(flags: Arguments, name: str, folder: Path | None) -> dict[str, object] | None:
     """The mapping in a flag's value, which is a file or JSON; None for a flag without one."""
     text = flags.text(name) or ""
     if not text:
         return None
     try:
-        return parse_json(text) if text.lstrip().startswith("{") else load_json(folder / text)
+        return parse_json(text) if text.lstrip().startswith("{") else load_json(named_file(folder, text))
     except ReadError as error:
         raise ReadError(flags.label(name), str(error)) from None

@@ -32,7 +32,7 @@ class ReadError(ValueError):
     def __init__(self, key: str, problem: str) -> None:
         shown = key if key.isprintable() and len(key) <= 100 else _SHOW.repr(key)
         super().__init__(f"{shown}: {problem}")
-        self.key = key
+        self.key, self.problem = key, problem
 
 
 class Values:

@@ -24,6 +24,8 @@ from policies.model.ids import ID_MAX
 from service.domain.duration import DurationError, seconds_of
 from service.domain.webhooks import WebhookEvent
 from service.wire import examples
+from service.wire.base import NO_CONTROLS, NO_NUL, STAGES_MAX, TEXT_MAX, Body, Name, Text
+from service.wire.plans import PlanBody
 
 SECONDS_MAX = 10 * 366 * 86400.0
 """Ten years: no time of a job is longer, and sums of such numbers stay exact enough."""
@@ -47,10 +49,6 @@ VOLUMES_MAX = 64
 PRIORITY_MAX = 1_000_000
 GPU_TYPES_MAX = 16
 """More than any cluster has; each is tried."""
-STAGES_MAX = 256
-"""The deepest pipelines in public use have 64 stages; mapping replicas to servers takes the square of their number."""
-
-TEXT_MAX = 200
 STAGE_NAME_MAX = 2 * TEXT_MAX + len("..")
 """A stage is named after its first and its last layer."""
 
@@ -66,13 +64,8 @@ AFTER_MAX = 1_000
 ELEMENTS_MAX = 100_000
 """As many as the setting jobs_per_request_max can allow."""
 
-NO_CONTROLS = r"^[^\x00-\x1f\x7f]*$"
-NO_NUL = r"^[^\x00]*$"
 IMAGE = r"^[A-Za-z0-9/][^\x00-\x20\x7f]*$"
 """Names and paths of images: no option of a command line, no spaces."""
-
-Text = Annotated[str, Field(max_length=TEXT_MAX, pattern=NO_CONTROLS)]
-Name = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=NO_CONTROLS)]
 
 
 def _text_of_number(value: object) -> object:
@@ -136,12 +129,6 @@ AbsolutePath = Annotated[str, Field(max_length=4096, pattern=r"^/[^\x00]*$")]
 Cpus = Annotated[int, Field(ge=1, le=CPUS_MAX)]
 MemoryGib = Annotated[float, Field(gt=0, le=MEMORY_GIB_MAX)]
 Priority = Annotated[int, Field(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]
-
-
-class Body(BaseModel):
-    """The configuration of every body."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
 
 class LayerBody(Body):
@@ -328,7 +315,11 @@ class JobBody(Body):
     working_dir: AbsolutePath | None = Field(default=None, description="An absolute path on the server.")
     graph: GraphBody | None = Field(default=None, description="null = the speed is learned; 'gpus' is then required.")
     parallelism: ParallelismBody | None = None
-    gpus: Gpus | None = Field(default=None, description="Gang size; required unless 'parallelism' is given.")
+    plan: PlanBody | None = Field(
+        default=None,
+        description="How the model is trained, instead of 'graph' and 'parallelism', which follow from it.",
+    )
+    gpus: Gpus | None = Field(default=None, description="Gang size; required unless 'parallelism' or 'plan' says it.")
     gpus_min: Gpus | None = None
     gpus_max: Gpus | None = None
     gpu_type: Name | None = None

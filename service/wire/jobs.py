@@ -10,6 +10,7 @@ from policies.model.estimate import Unit
 from policies.model.reasons import Reason
 from service.domain.forecast_scores import Milestone
 from service.shadow.live import Want
+from service.wire.plans import JobPlanDocument
 from service.wire.times import Time
 
 
@@ -105,6 +106,15 @@ class JobDocument(TypedDict):
     ]
     array_index: int | None
     links: JobLinks
+    plan: NotRequired[
+        Annotated[
+            JobPlanDocument | None,
+            Field(
+                json_schema_extra={"default": None},
+                description="What the training plan asks of the cluster as it is now; null without one. Lists leave it out.",
+            ),
+        ]
+    ]
 
 
 class JobsDocument(TypedDict):

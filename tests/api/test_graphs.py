@@ -8,7 +8,7 @@ from policies.model.cluster import Server
 from policies.model.graph import StageGraph
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
-from service.wire.bodies import STAGES_MAX
+from service.wire.base import STAGES_MAX
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem, graph_job, plain_job
 

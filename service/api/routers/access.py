@@ -33,7 +33,8 @@ from service.wire.access import (
     ProjectDocument,
     UserDocument,
 )
-from service.wire.bodies import TEXT_MAX, KeyBody, UserBody
+from service.wire.base import TEXT_MAX
+from service.wire.bodies import KeyBody, UserBody
 
 routes = Routes("access")
 

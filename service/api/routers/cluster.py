@@ -22,7 +22,8 @@ from service.db import reads
 from service.db.reservations import open_reservations
 from service.db.store import DuplicateServer
 from service.engine.events import EngineRequest, RequestKind
-from service.wire.bodies import TEXT_MAX, ServerBody
+from service.wire.base import TEXT_MAX
+from service.wire.bodies import ServerBody
 from service.wire.cluster import ClusterDocument, ServerDocument, ServerEventDocument
 from service.wire.jobs import AcceptedDocument
 

@@ -13,7 +13,8 @@ from service.api.permissions import Endpoint, Rule, allow, permitted
 from service.api.problems import MEDIA_TYPE, Fault, Problem, ProblemType
 from service.db import reads
 from service.db.reads import JobSummary
-from service.wire.bodies import TEXT_MAX, Id
+from service.wire.base import TEXT_MAX
+from service.wire.bodies import Id
 
 FilterText = Annotated[str | None, Query(max_length=TEXT_MAX)]
 """A filter of a list."""

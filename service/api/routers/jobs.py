@@ -16,6 +16,7 @@ from service.api.idempotency import Answer
 from service.api.paging import NUMBER, Page, Paging
 from service.api.parse import is_single
 from service.api.permissions import CHANGE_JOB, LIST_JOBS, READ_JOB, SUBMIT
+from service.api.plans import job_plan_document
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import FilterText, JobPath, NoBody, Routes, job_or_404
 from service.api.submission import parse, wait_for_predictions
@@ -81,14 +82,17 @@ def list_jobs(
 def show_job(
     dependencies: Deps, job_id: JobPath, if_none_match: Annotated[str | None, Header(max_length=1024)] = None
 ) -> Response:
-    """With its newest prediction and its servers. The ETag changes exactly when the response does."""
+    """With its newest prediction and its servers. The ETag changes exactly when the response does, but for ``plan`` on a changed
+    cluster."""
     with dependencies.reading() as connection:
         summary = job_or_404(connection, job_id)
+        planned = reads.planned_spec(connection, job_id)
     document = job_document(summary)
     headers = {"ETag": etag(document), "Cache-Control": "private, no-cache"}
     if if_none_match is not None and etag_matches(if_none_match, headers["ETag"]):
         return Response(status_code=304, headers=headers)
-    return JSONResponse(document, headers=headers)
+    plan = None if planned is None else job_plan_document(planned, dependencies.scheduler.layout())
+    return JSONResponse(document | {"plan": plan}, headers=headers)
 
 
 class JobRequest(NamedTuple):

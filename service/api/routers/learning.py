@@ -16,7 +16,8 @@ from service.api.prediction_documents import predictor_document
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import NoBody, Routes, found_or_404
 from service.db import reads
-from service.wire.bodies import TEXT_MAX, Id
+from service.wire.base import TEXT_MAX
+from service.wire.bodies import Id
 from service.wire.jobs import PredictionDocument
 from service.wire.predictions import (
     ModelDocument,

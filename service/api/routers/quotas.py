@@ -16,7 +16,8 @@ from service.api.routers.common import NoBody, Routes
 from service.db.limits import Use, store_limit, stored_limit, stored_limits, uses
 from service.engine.events import EngineRequest, RequestKind
 from service.engine.limits import LimitOwner, Scope
-from service.wire.bodies import TEXT_MAX, QuotaBody
+from service.wire.base import TEXT_MAX
+from service.wire.bodies import QuotaBody
 from service.wire.cluster import QuotaDocument, QuotasDocument
 
 routes = Routes("queue")

@@ -15,7 +15,7 @@ from service.api.routers.common import FilterText, Routes
 from service.api.usage_documents import day_number, today, usage_csv, usage_document
 from service.db.usage import GROUPS, UsageWanted, usage
 from service.wire.access import UsageDocument
-from service.wire.bodies import TEXT_MAX
+from service.wire.base import TEXT_MAX
 
 routes = Routes("usage")
 
