@@ -20,7 +20,7 @@ from service.cli.options import given, seconds_option
 from service.cli.output import JsonFlag, pause, print_json, printable
 from service.cli.profile_report import Profiled, print_report, report_document
 from service.cli.submit import body_of, complete, pairs
-from service.client import TERMINAL_STATES, ApiError, Client
+from service.client import TERMINAL_STATES, ApiError, Client, ClientError
 from service.profile.measure import Measured, Point, measured
 from service.profile.stalls import Place, Run
 
@@ -268,8 +268,12 @@ class Profiler:
         try:
             yield
         except BaseException:
-            self._cancel(job_id)
-            _say(f"job {job_id} is cancelled")
+            try:
+                self._cancel(job_id)
+            except ClientError:
+                _say(f"job {job_id} could not be cancelled: when the service answers, run: sooner job cancel {job_id}")
+            else:
+                _say(f"job {job_id} is cancelled")
             raise
         if watched.job["state"] in TERMINAL_STATES:
             return

@@ -77,7 +77,8 @@ def _input(runs: Mapping[Place, Run]) -> Iterator[Advice]:
     if not waits:
         yield Advice(
             "input_unknown",
-            "Waiting for input is not separable from computing: report it as input_s, the seconds waited since the start.",
+            "Waiting for input is not separable from computing: let the program report input_s, the seconds that it has "
+            "waited so far.",
         )
         return
     worst = max(waits, key=lambda place: waits[place])

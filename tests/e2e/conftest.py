@@ -10,7 +10,7 @@ from tests.e2e.harness import LiveService
 MakeService = Callable[..., LiveService]
 
 
-_ALONE = {"demo", "forecast_record", "forecasts", "several_servers"}
+_ALONE = {"demo", "forecast_record", "forecasts", "profile", "several_servers"}
 """What they assert depends on how long something took."""
 
 

@@ -41,15 +41,15 @@ def profile(service: LiveService, *arguments: str) -> subprocess.Popen[str]:
 
 
 def test_the_stalls_of_a_program_are_separated_stored_and_advised_on(service: LiveService) -> None:
-    done = profile(service, "--json", "--", sys.executable, str(PROGRAM), "0.1", "0.05", "0.05", "0.2")
+    done = profile(service, "--json", "--", sys.executable, str(PROGRAM), "0.1", "0.05", "0.15", "0.4")
     out, errors = done.communicate(timeout=DEADLINE_S)
     assert done.returncode == 0, errors + service.tail()
     found = json.loads(out)
     one, server, servers = (run["parts_s"] for run in found["runs"])
     # A busy machine makes every part longer, and by different amounts: what is asked is that each stall is found where it is.
     assert one["input_s"] == pytest.approx(0.05, rel=0.4) and one["compute_s"] == pytest.approx(0.1, rel=0.4)
-    assert server["interconnect_s"] == pytest.approx(0.05, abs=0.04)
-    assert servers["network_s"] == pytest.approx(0.2, abs=0.08)
+    assert server["interconnect_s"] == pytest.approx(0.15, abs=0.1)
+    assert servers["network_s"] == pytest.approx(0.4, abs=0.2)
     codes = {advice["code"] for advice in found["advice"]}
     assert {"one_server", "input"} <= codes and "input_unknown" not in codes
     table = service.get("/v1/throughput")["items"]

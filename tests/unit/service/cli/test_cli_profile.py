@@ -12,6 +12,7 @@ from sqlalchemy import select
 from policies.model.cluster import Cluster, Server
 from policies.registry import make_policy
 from service.cli import profile
+from service.client import Client, Unreachable
 from service.db.progress import ProgressPoint, record_progress
 from service.db.servers import enroll
 from service.db.tables import HISTORY, JOBS, THROUGHPUT
@@ -70,11 +71,15 @@ class Machine:
 
 @dataclass
 class Gang:
-    """A fake executor in which the time of an iteration follows from the placement. ``reports`` False: no progress."""
+    """A fake executor in which the time of an iteration follows from the placement. ``reports`` False: no progress.
+
+    ``reports_input`` False: none of how long it waits for input.
+    """
 
     inner: FakeExecutor
     sent: list[Command] = field(default_factory=list)
     reports: bool = True
+    reports_input: bool = True
 
     def send(self, commands: Any) -> None:
         self.sent += commands
@@ -88,14 +93,14 @@ class Gang:
             self.inner.send([replace(command, spec=replace(spec, labels=labels, declared_iterations=total))])
 
     def poll(self) -> list[Report]:
-        found = self.inner.poll()
-        return [
-            replace(report, iteration=None, total_iterations=None, checkpoint_iteration=None)
-            if not self.reports
-            else report
-            for report in found
-            if self.reports or report.kind is not ReportKind.PROGRESS
-        ]
+        found = [report for report in self.inner.poll() if self.reports or report.kind is not ReportKind.PROGRESS]
+        return [self._seen(report) for report in found]
+
+    def _seen(self, report: Report) -> Report:
+        if not self.reports:
+            return replace(report, iteration=None, total_iterations=None, checkpoint_iteration=None)
+        waited_s = None if report.iteration is None or not self.reports_input else report.iteration * INPUT_S
+        return replace(report, input_s=waited_s)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -158,9 +163,9 @@ def test_the_constants_come_out_and_are_stored(machine: Machine) -> None:
     last = found["runs"][-1]["parts_s"]
     assert last["network_s"] == pytest.approx(NETWORK_S, rel=0.05)
     assert last["interconnect_s"] == pytest.approx(INTERCONNECT_S, rel=0.1)
-    assert last["compute_s"] == pytest.approx(COMPUTE_S + INPUT_S, rel=0.03)
-    assert last["input_s"] is None
-    assert [each["code"] for each in found["advice"]] == ["one_server", "cheapest", "input_unknown"]
+    assert last["compute_s"] == pytest.approx(COMPUTE_S, rel=0.05)
+    assert last["input_s"] == pytest.approx(INPUT_S)
+    assert [each["code"] for each in found["advice"]] == ["one_server", "cheapest", "input"]
     stored = machine.rows(
         THROUGHPUT, "project", "name", "gpus", "gpu_type", "servers_spanned", "median_s_per_iteration"
     )
@@ -193,6 +198,31 @@ def test_the_runs_are_ordinary_jobs_of_the_program_at_given_placements(machine: 
     assert result.stdout.splitlines()[0].split()[:3] == ["GPUS", "SERVERS", "ITERATION"]
     assert "- On 2 servers an iteration takes" in result.stdout
     assert result.stdout.splitlines()[-1] == "The speeds are stored for jobs named bert."
+
+
+def test_input_that_is_not_reported_is_not_separated(machine: Machine) -> None:
+    machine.executor.reports_input = False
+    found = json.loads(machine.cli.run(*RUN, "--gpus", "1", "--json", *COMMAND).stdout)
+    assert found["runs"][0]["parts_s"]["input_s"] is None
+    assert found["runs"][0]["parts_s"]["compute_s"] == pytest.approx(COMPUTE_S + INPUT_S, rel=0.03)
+    assert [each["code"] for each in found["advice"]] == ["input_unknown"]
+    row = machine.cli.run(*RUN, "--gpus", "1", *COMMAND).stdout.splitlines()[1]
+    assert " 100%      ?  " in row
+
+
+def test_a_run_that_cannot_be_cancelled_is_named(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object) -> None:
+        raise Unreachable("http://127.0.0.1:8765", "gone")
+
+    def leave() -> None:
+        if machine.waited_s > 5.0:
+            monkeypatch.setattr(Client, "job", away)
+            monkeypatch.setattr(Client, "cancel", away)
+
+    machine.on_pause = leave
+    result = machine.cli.run(*RUN, *COMMAND)
+    assert result.exit_code == 1
+    assert "job 1 could not be cancelled: when the service answers, run: sooner job cancel 1" in result.stderr
 
 
 def test_a_job_file_gives_the_job_but_not_its_placement(machine: Machine, tmp_path: Path) -> None:
