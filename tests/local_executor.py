@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -64,10 +64,12 @@ def launch(
     mode: LaunchMode = LaunchMode.SERVER,
     resume_iteration: int = 0,
     fencing_token: int = 0,
+    replicas: Sequence[tuple[int, ...]] = (),
     **spec: Any,
 ) -> Launch:
-    """A launch with ``gpus[i]`` GPUs on server i."""
-    shares = [ServerShare(ServerIndex(server), count) for server, count in enumerate(gpus) if count]
+    """A launch with ``gpus[i]`` GPUs on server i, and ``replicas[i]`` of each stage there."""
+    rows = replicas or [()] * len(gpus)
+    shares = [ServerShare(ServerIndex(server), count, rows[server]) for server, count in enumerate(gpus) if count]
     return Launch(
         attempt=attempt_id(JobId(job), number),
         job=JobId(job),

@@ -10,8 +10,10 @@ from typing import Any, NotRequired, TypeVar, cast, get_args, get_origin, get_ty
 
 from sqlalchemy import Row, RowMapping
 
+from policies.model.job import JobSpec
 from policies.model.placement import Placement
 from policies.model.reasons import Explanation, Reason
+from policies.placement.seats import seats
 from service.db.reads import JobSummary
 from service.domain.forecast_scores import Milestone
 from service.shadow.live import JobOpinion
@@ -21,6 +23,7 @@ from service.wire.jobs import (
     ExplanationDocument,
     JobDocument,
     PredictionDocument,
+    SeatDocument,
     ShadowOpinionDocument,
     ShareDocument,
     ToldDocument,
@@ -131,11 +134,21 @@ def job_document(summary: JobSummary) -> JobDocument:
     )
 
 
-def attempt_document(row: Row[Any], placement: Placement, server_names: Mapping[int, str]) -> AttemptDocument:
-    """A row of ``attempts``, with the names of its servers by position."""
+def attempt_document(
+    row: Row[Any], placement: Placement, spec: JobSpec, server_names: Mapping[int, str]
+) -> AttemptDocument:
+    """A row of ``attempts`` of a job, with the names of its servers by position."""
+    gpu_ids = row.got_gpu_ids or row.gpu_ids
+    held: list[list[SeatDocument]] = [[] for _ in placement.shares]
+    if spec.parallelism is not None or spec.plan is not None:
+        for seat in sorted(seats(spec, placement), key=lambda seat: (seat.share, seat.gpu)):
+            gpu = gpu_ids[seat.share][seat.gpu]
+            held[seat.share].append(
+                SeatDocument(rank=seat.rank, gpu_id=gpu, stage=seat.stage, replica=seat.replica, tensor=seat.tensor)
+            )
     shares = [
-        ShareDocument(server=server_names[share.server], gpus=share.gpus, gpu_ids=ids)
-        for share, ids in zip(placement.shares, row.got_gpu_ids or row.gpu_ids, strict=True)
+        ShareDocument(server=server_names[share.server], gpus=share.gpus, gpu_ids=ids, seats=taken)
+        for share, ids, taken in zip(placement.shares, gpu_ids, held, strict=True)
     ]
     sentence = Reason(row.reason).sentence if row.reason is not None else None
     return document(AttemptDocument, row, placement=shares, reason_sentence=sentence)

@@ -25,7 +25,9 @@ RESERVED_ENV_PREFIX = "SOONER_"
 LAUNCHER_ENV = frozenset(
     {
         "CUDA_VISIBLE_DEVICES",
+        "GROUP_RANK",
         "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
         "MASTER_ADDR",
         "MASTER_PORT",
         "NNODES",

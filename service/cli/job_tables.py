@@ -170,6 +170,19 @@ def gpus(attempt: AttemptDocument) -> str:
     return " ".join(f"{share['server']}:{','.join(map(str, share['gpu_ids']))}" for share in attempt["placement"])
 
 
+def stages(attempt: AttemptDocument) -> list[str]:
+    """What the GPUs of each server compute: ``s0001: stage 0 replica 1 on 2,3``. None for a job without stages."""
+    lines = []
+    for share in attempt["placement"]:
+        parts: dict[tuple[int, int], list[str]] = {}
+        for seat in share["seats"]:
+            parts.setdefault((seat["stage"], seat["replica"]), []).append(str(seat["gpu_id"]))
+        if parts:
+            shown = ", ".join(f"stage {s} replica {r} on {','.join(ids)}" for (s, r), ids in parts.items())
+            lines.append(f"{share['server']}: {shown}")
+    return lines
+
+
 EVENTS: Table[EventDocument] = Table(
     columns=(
         Column("AT", lambda event: when(event["at"])),

@@ -15,7 +15,17 @@ from service.cli import completion
 from service.cli.connect import connect
 from service.cli.fail import fail
 from service.cli.forecast import Outlook
-from service.cli.job_tables import ATTEMPTS, EVENTS, JOBS, SORT_KEYS, amount, eta_note, prediction_lines, sorted_jobs
+from service.cli.job_tables import (
+    ATTEMPTS,
+    EVENTS,
+    JOBS,
+    SORT_KEYS,
+    amount,
+    eta_note,
+    prediction_lines,
+    sorted_jobs,
+    stages,
+)
 from service.cli.options import ProjectOption, UserOption, instant_s
 from service.cli.output import (
     Answer,
@@ -189,6 +199,8 @@ def _card(client: Client, job_id: int, how: Style) -> Answer[tuple[str, str]]:
     job, outlook = client.job(job_id), Outlook(client)
     outlook.look([job], how)
     lines = [(column.header.lower(), column.text(job)) for column in (*outlook.table().columns, *JOBS.hidden)]
+    if job["attempts"]:
+        lines += [("stages", line) for line in stages(client.attempts(job_id)[-1])]
     shown = [line for line in lines if line[1]]
     return Answer(shown, jobs_answer([job]).document, outlook.note([job]))
 

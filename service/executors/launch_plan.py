@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from policies.model.job import Launch as LaunchMode
+from policies.placement.seats import node_order, seats
 from service.engine.commands import Launch
+from service.executors.rank_plan import rank_plan
 from service.runtime.accounts import Account, account_of
 from service.runtime.processes import MARK_BITS
 
@@ -161,26 +163,33 @@ def _environment(launch: Launch, site: Site, token: str, master_port: int, accou
 def ranks_of(launch: Launch, device_ids: Sequence[Sequence[str]] | None) -> list[dict[str, str]]:
     """The entries of each rank's own environment, in rank order: a rank a server, or a rank a GPU.
 
-    A rank sees all the job's GPUs on its server, as under torchrun: it chooses its own by ``LOCAL_RANK``. On a server that has
-    none in ``device_ids`` it sees none. None: as numbered in the launch.
+    The names are those of torchrun; :mod:`service.executors.rank_plan` describes ``SOONER_PLAN``. A rank sees all the job's GPUs
+    on its server, as under torchrun: it chooses its own by ``LOCAL_RANK``. On a server that has none in ``device_ids`` it sees
+    none. None: as numbered in the launch.
     """
-    ranks: list[dict[str, str]] = []
-    for node, (share, gpus) in enumerate(zip(launch.placement.shares, launch.gpu_ids, strict=True)):
+    spec, shares = launch.spec, launch.placement.shares
+    taken = seats(spec, launch.placement)
+    here: dict[int, dict[str, str]] = {}
+    for node, position in enumerate(node_order(launch.placement)):
+        share, gpus = shares[position], launch.gpu_ids[position]
         if device_ids is None:
             visible = [str(gpu) for gpu in gpus]
         else:
             known = device_ids[share.server] if share.server < len(device_ids) else ()
             visible = [known[gpu] for gpu in gpus] if known else []
-        here = {
+        here[node] = {
             "NODE_RANK": str(node),
+            "GROUP_RANK": str(node),
+            "LOCAL_WORLD_SIZE": str(share.gpus),
             "SOONER_GPUS_ON_SERVER": str(share.gpus),
             "CUDA_VISIBLE_DEVICES": ",".join(visible),
         }
-        if launch.spec.launch is LaunchMode.SERVER:
-            ranks.append(here)
-        else:
-            ranks += [here | {"RANK": str(len(ranks) + i), "LOCAL_RANK": str(i)} for i in range(share.gpus)]
-    return ranks
+    if spec.launch is LaunchMode.SERVER:
+        return [env | rank_plan(spec, [seat for seat in taken if seat.node == node]) for node, env in here.items()]
+    return [
+        here[seat.node] | {"RANK": str(seat.rank), "LOCAL_RANK": str(seat.gpu)} | rank_plan(spec, [seat])
+        for seat in taken
+    ]
 
 
 def free_port(taken: Collection[int], first: int) -> int:

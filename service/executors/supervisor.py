@@ -140,7 +140,7 @@ class Supervisor:
         working_dir = self._working_dir()
         self._open_checkpoints()
         gate = os.pipe()
-        for index, env in enumerate(self.plan["ranks"], self.plan.get("first_rank", 0)):
+        for env in self.plan["ranks"]:
             program = Program(
                 self.plan["command"],
                 self.plan["env"] | env,
@@ -149,7 +149,7 @@ class Supervisor:
                 self.plan["mark"],
                 self.account,
             )
-            rank = fork_rank(index, program, gate)
+            rank = fork_rank(int(env.get("RANK", env["NODE_RANK"])), program, gate)
             self.ranks.append(rank)
             self.by_pid[rank.id.pid] = rank
         self._enter_cgroup()

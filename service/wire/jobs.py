@@ -123,6 +123,16 @@ class JobsDocument(TypedDict):
     jobs: list[JobDocument]
 
 
+class SeatDocument(TypedDict):
+    """What one GPU computes: a pipeline stage, a data-parallel replica of it, and a place in the replica's tensor group."""
+
+    rank: int
+    gpu_id: int
+    stage: int
+    replica: int
+    tensor: int
+
+
 class ShareDocument(TypedDict):
     """The GPUs that an attempt holds on one server. If the engine of the cluster chooses the indices, they are those that it
     reported, and before the start provisional ones.
@@ -131,6 +141,9 @@ class ShareDocument(TypedDict):
     server: str
     gpus: int
     gpu_ids: list[int]
+    seats: Annotated[
+        list[SeatDocument], Field(description="One a GPU, in the order of gpu_ids. Empty for a job without stages.")
+    ]
 
 
 class AttemptDocument(TypedDict):

@@ -17,17 +17,27 @@ from service.engine.events import JobEvent
 from service.engine.ports import CycleBatch, JobWrite
 from service.engine.record import AttemptRecord
 from tests.api.conftest import NOW_S, World
-from tests.api.helpers import admit, assert_problem, plain_job
+from tests.api.helpers import admit, assert_problem, graph_job, plain_job
 
 PLACEMENT: Placement = place([ServerShare(ServerIndex(0), 2), ServerShare(ServerIndex(1), 1)])
 
 
-def started(client: Client, world: World, number_of_cycle: int = 1) -> int:
+TWO_STAGES = {"parallelism": {"stages": 2, "replicas": [2, 1], "tensor": [1, 1]}}
+STAGES_PLACEMENT = place([ServerShare(ServerIndex(0), 2, (1, 1)), ServerShare(ServerIndex(1), 1, (1, 0))])
+
+
+def started(
+    client: Client,
+    world: World,
+    number_of_cycle: int = 1,
+    body: dict[str, Any] | None = None,
+    placement: Placement = PLACEMENT,
+) -> int:
     """A job that was submitted, predicted and started in one cycle."""
-    job_id = JobId(client.post("/v1/jobs", json=plain_job(gpus=3)).json()["id"])
+    job_id = JobId(client.post("/v1/jobs", json=body or plain_job(gpus=3)).json()["id"])
     job = world.store.jobs([job_id])[0]
     attempt = AttemptRecord(
-        AttemptId(f"{job_id}.1"), job_id, 1, AttemptState.LAUNCHING, PLACEMENT, ((0, 1), (3,)), NOW_S + 1
+        AttemptId(f"{job_id}.1"), job_id, 1, AttemptState.LAUNCHING, placement, ((0, 1), (3,)), NOW_S + 1
     )
     job.attempt, job.attempts, job.state, job.reason = attempt, 1, JobState.STARTING, Reason.STARTED
     job.version += 1
@@ -118,6 +128,20 @@ def test_the_newest_prediction_counts(client: Client, world: World) -> None:
     assert sources == ["cold start: cluster median", "recurrence: 14 past runs"]
 
 
+def test_attempts_show_what_each_gpu_computes(client: Client, world: World) -> None:
+    """Stage 0 on both servers, stage 1 on the first: server b is the first node, because it holds stage 0 alone."""
+    for cycle, (mode, ranks) in enumerate((("gpu", [1, 2, 0]), ("server", [1, 2, 0])), 1):
+        job_id = started(client, world, cycle, body=graph_job(**TWO_STAGES, launch=mode), placement=STAGES_PLACEMENT)
+        [attempt] = client.get(f"/v1/jobs/{job_id}/attempts").json()["items"]
+        seats = [seat for share in attempt["placement"] for seat in share["seats"]]
+        assert [(seat["gpu_id"], seat["stage"], seat["replica"], seat["tensor"]) for seat in seats] == [
+            (0, 0, 1, 0),
+            (1, 1, 0, 0),
+            (3, 0, 0, 0),
+        ]
+        assert [seat["rank"] for seat in seats] == ranks, mode
+
+
 def test_attempts_name_servers_and_gpus(client: Client, world: World) -> None:
     job_id = started(client, world)
     [attempt] = client.get(f"/v1/jobs/{job_id}/attempts").json()["items"]
@@ -129,8 +153,8 @@ def test_attempts_name_servers_and_gpus(client: Client, world: World) -> None:
         "reason": None,
         "reason_sentence": None,
         "placement": [
-            {"server": "a", "gpus": 2, "gpu_ids": [0, 1]},
-            {"server": "b", "gpus": 1, "gpu_ids": [3]},
+            {"server": "a", "gpus": 2, "gpu_ids": [0, 1], "seats": []},
+            {"server": "b", "gpus": 1, "gpu_ids": [3], "seats": []},
         ],
         "opened_at": "2026-01-01T00:00:01Z",
         "started_at": None,

@@ -14,6 +14,7 @@ from policies.model.ids import JobId, ServerIndex, attempt_id
 from policies.model.job import ArrayPlace, JobSpec
 from policies.model.job import Launch as LaunchMode
 from policies.model.placement import ServerShare, place
+from policies.model.plan import TrainingPlan
 from policies.model.reasons import Reason
 from policies.options import Options
 from policies.training import memory, nearest, plans, ranking
@@ -91,7 +92,8 @@ def test_result_keys_and_columns() -> None:
 def test_variables_of_a_training_program(mode: LaunchMode, tmp_path: Path) -> None:
     environ, url = {"PATH": "/bin", "SECRET": "no"}, "http://127.0.0.1/{attempt}"
     site = Site(tmp_path, environ, 1.0, 1, 1.0, url, None, tmp_path, None)
-    spec = JobSpec("a", "u", 2, command=("true",), launch=mode, array=ArrayPlace(3, 5, JobId(1)))
+    spread = TrainingPlan(data=2, global_batch=2)
+    spec = JobSpec("a", "u", 2, command=("true",), launch=mode, array=ArrayPlace(3, 5, JobId(1)), plan=spread)
     placement = place([ServerShare(ServerIndex(0), 2)])
     launch = Launch(attempt_id(JobId(1), 1), JobId(1), 1, spec, placement, ((0, 1),), 0)
     plan = build_plan(launch, site, Identity.of(b"key", launch.attempt), 29500, 0.0)

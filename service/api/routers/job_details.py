@@ -68,7 +68,10 @@ def attempts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[Attemp
         require_job(connection, job_id)
         rows = reads.attempts(connection, job_id, after, paging.limit + 1)
         names = reads.server_names(connection, (placement for _, placement in rows))
-    return paging.page(scope, rows, lambda pair: (pair[0].number,), lambda pair: attempt_document(*pair, names))
+        found = reads.spec(connection, job_id)
+    if found is None:
+        raise no_such_job(job_id)
+    return paging.page(scope, rows, lambda pair: (pair[0].number,), lambda pair: attempt_document(*pair, found, names))
 
 
 @routes.read("/jobs/{job_id}/events", READ_JOB, "List a job's events", 404)

@@ -115,7 +115,11 @@ class NodeSupervisor(Supervisor):
         for descriptor in self.wakeups:
             poller.register(descriptor, select.POLLIN)
         while True:
-            port = self._port_if_all_there() if self.node == 0 else shared.read_rendezvous(self.inbox, self.seal)
+            port = (
+                self._port_if_all_there()
+                if self.node == self.plan.get("master", 0)
+                else shared.read_rendezvous(self.inbox, self.seal)
+            )
             if port is not None:
                 return port
             if time.monotonic() >= until_s:
@@ -142,7 +146,7 @@ class NodeSupervisor(Supervisor):
     def _missing(self) -> str:
         if absent := self._absent():
             return f"no program began within {self.plan['gather_s']:g} s on {', '.join(absent)}"
-        return f"the first node did not let the ranks start within {self.plan['gather_s']:g} s"
+        return f"the node of rank 0 did not let the ranks start within {self.plan['gather_s']:g} s"
 
     def _open_checkpoints(self) -> None:
         # First, because the error of a folder that cannot be read names no owner; then, because another user may be faster.
@@ -355,7 +359,6 @@ def narrowed(plan: dict[str, Any], name: str, environ: Mapping[str, str]) -> dic
         "gpus": gpus if wanted is not None else [],
         "gpus_wanted": wanted,
         "ranks": ranks,
-        "first_rank": node["first_rank"],
         "env": plan["defaults"] | inherited | plan["env"] | own,
     }
 

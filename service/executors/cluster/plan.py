@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from policies.placement.seats import node_order
 from service.engine.commands import Launch
 from service.executors.cluster.folder import INBOX
 from service.executors.launch_plan import (
@@ -54,8 +55,9 @@ def cluster_plan(
     if len(nodes) != len(shares):
         raise ValueError(f"{launch.attempt}: {len(nodes)} nodes for the {len(shares)} servers of its placement")
     plan = build_plan(launch, replace(site, environ={}), identity, 0, 0.0)
-    del plan["env"]["MASTER_PORT"]  # found on the first node
-    plan["env"]["MASTER_ADDR"] = nodes[0].address
+    del plan["env"]["MASTER_PORT"]  # found on the node of rank 0
+    order = node_order(launch.placement)
+    plan["env"]["MASTER_ADDR"] = nodes[order[0]].address
     plan["attempts_dir"] = str(site.attempts_dir / launch.attempt / inbox)
     defaults = allowed_environment(site.environ)
     plan |= {
@@ -67,7 +69,8 @@ def cluster_plan(
         "gather_s": GATHER_S,
         "kill_wait_s": kill_wait_s,
         "users_apart": inbox != INBOX,
-        "nodes": _nodes(launch, nodes, exact_gpus),
+        "nodes": _nodes(launch, nodes, order, exact_gpus),
+        "master": order[0],
     }
     return json.dumps(plan).encode()
 
@@ -77,22 +80,20 @@ def on_nodes(path: Path, shared_dir: Path, shared_dir_on_nodes: Path) -> Path:
     return shared_dir_on_nodes / path.relative_to(shared_dir) if path.is_relative_to(shared_dir) else path
 
 
-def _nodes(launch: Launch, nodes: Sequence[PlanNode], exact_gpus: bool) -> list[dict[str, Any]]:
+def _nodes(launch: Launch, nodes: Sequence[PlanNode], order: Sequence[int], exact_gpus: bool) -> list[dict[str, Any]]:
+    """In the order of the placement, by which the engine and the shared folder know the nodes; NODE_RANK may be another."""
     ranks = ranks_of(launch, None)
     entries = []
-    first_rank = 0
-    for rank, (node, share) in enumerate(zip(nodes, launch.placement.shares, strict=True)):
-        own = [env for env in ranks if env["NODE_RANK"] == str(rank)]
+    for position, (node, share) in enumerate(zip(nodes, launch.placement.shares, strict=True)):
+        own = [env for env in ranks if env["NODE_RANK"] == str(order.index(position))]
         if not exact_gpus:
             own = [{name: value for name, value in env.items() if name != "CUDA_VISIBLE_DEVICES"} for env in own]
         entries.append(
             {
                 "name": node.name,
                 "address": node.address,
-                "first_rank": first_rank,
                 "gpus": None if exact_gpus else share.gpus,
                 "ranks": own,
             }
         )
-        first_rank += len(own)
     return entries

@@ -15,6 +15,10 @@ from service.cli import jobs, output
 from service.client import Client, LogChunk
 from service.db.tables import JOBS
 from service.wire.jobs import AcceptedDocument, ExplanationDocument, JobDocument
+from tests.api.client import client_of
+from tests.api.conftest import app_of
+from tests.api.helpers import graph_job
+from tests.api.test_details import STAGES_PLACEMENT, TWO_STAGES, started
 from tests.api.test_predictions import end, said, take_in
 from tests.unit.predictor.predictor_history import small_model
 from tests.unit.service.cli.cli_world import CliWorld, cli_world
@@ -157,6 +161,18 @@ def test_show_is_a_card_for_one_job_and_a_table_for_several(cli: CliWorld) -> No
     missing = cli.run("job", "show", "9")
     assert missing.exit_code == 1
     assert "There is no job 9." in missing.stderr
+
+
+def test_show_names_the_stage_of_each_gpu(cli: CliWorld) -> None:
+    client = client_of(app_of(cli.world, "test"), cli.world.token)
+    job_id = started(client, cli.world, body=graph_job(**TWO_STAGES), placement=STAGES_PLACEMENT)
+    lines = [line.split(maxsplit=1) for line in cli.run("job", "show", str(job_id)).stdout.splitlines()]
+    assert [line[1] for line in lines if line[0] == "stages"] == [
+        "a: stage 0 replica 1 on 0, stage 1 replica 0 on 1",
+        "b: stage 0 replica 0 on 3",
+    ]
+    plain = started(client, cli.world, 2)
+    assert "stages" not in cli.run("job", "show", str(plain)).stdout
 
 
 def test_explain_prints_the_numbers_that_the_loop_gives(cli: CliWorld) -> None:

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from policies.model.job import Launch as LaunchMode
 from policies.model.job import PreemptionSignal
+from policies.model.parallelism import ParallelismConfig
 from service.engine.events import ReportKind
 from service.executors.launch_plan import free_port
 from tests.local_executor import DEADLINE_S, House, house, launch, wait_for
@@ -296,3 +297,19 @@ class TestProgressHelper:
             [sys.executable, "-I", "-S", str(EXAMPLES / "sooner_progress.py")], capture_output=True, timeout=DEADLINE_S
         )
         assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_the_rank_map_of_an_attempt_shows_what_each_gpu_computes(house: House) -> None:
+    """A pipeline of two stages, the first with a tensor group, on two servers of the local executor."""
+    program = (sys.executable, str(EXAMPLES / "rank_map.py"))
+    spread: dict[str, Any] = {"replicas": ((0, 2), (1, 0)), "parallelism": ParallelismConfig((1, 2), (2, 1))}
+    assert house.run(program, gpus=(2, 2), mode=LaunchMode.GPU, **spread).exit_code == 0
+    lines = [line.split("] ", 1) for line in sorted(house.output().splitlines())]
+    assert [(mark, line) for mark, line in lines] == [
+        ("[0", "rank 0 of 4: server 0, GPU 4: stage 0 replica 0 tensor 0"),
+        ("[1", "rank 1 of 4: server 0, GPU 5: stage 0 replica 0 tensor 1"),
+        ("[2", "rank 2 of 4: server 1, GPU 0: stage 1 replica 0 tensor 0"),
+        ("[3", "rank 3 of 4: server 1, GPU 1: stage 1 replica 1 tensor 0"),
+    ]
+    assert house.run(program, job=2, gpus=(1, 2)).exit_code == 0
+    assert sorted(house.output(2).splitlines()) == ["[0] server 0: rank - of 3", "[1] server 1: rank - of 3"]

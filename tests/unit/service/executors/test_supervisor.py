@@ -13,6 +13,8 @@ import pytest
 from policies.model.ids import AttemptId, JobId
 from policies.model.job import Launch as LaunchMode
 from policies.model.job import PreemptionSignal
+from policies.model.parallelism import ParallelismConfig
+from policies.model.plan import TrainingPlan
 from policies.model.reasons import Reason
 from service.engine.events import ReportKind
 from service.engine.ports import AttemptStatus
@@ -67,8 +69,54 @@ class TestEnvironment:
 
     def test_a_rank_a_gpu(self, house: House) -> None:
         house.run(SHOW_ENVIRONMENT, gpus=(2, 1), mode=LaunchMode.GPU)
-        seen = [(e["RANK"], e["LOCAL_RANK"], e["NODE_RANK"], e["WORLD_SIZE"]) for e in environments(house)]
-        assert seen == [("0", "0", "0", "3"), ("1", "1", "0", "3"), ("2", "0", "1", "3")]
+        names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE")
+        seen = environments(house)
+        assert [[e[name] for name in names] for e in seen] == [
+            ["0", "0", "2", "0", "0", "3"],
+            ["1", "1", "2", "0", "0", "3"],
+            ["2", "0", "1", "1", "1", "3"],
+        ]
+        assert all("SOONER_PLAN" not in e for e in seen), "there is no plan"
+
+    def test_ranks_of_one_stage_are_adjacent_and_know_their_part(self, house: House) -> None:
+        """Stage 1 on servers 0 and 1, stage 0 on servers 1 and 2: the servers are numbered from the last to the first."""
+        house.run(
+            SHOW_ENVIRONMENT,
+            gpus=(2, 4, 2),
+            mode=LaunchMode.GPU,
+            replicas=((0, 2), (1, 2), (1, 0)),
+            parallelism=ParallelismConfig((2, 4), (2, 1)),
+        )
+        seen = environments(house)
+        assert [(e["RANK"], e["NODE_RANK"], e["LOCAL_RANK"], e["LOCAL_WORLD_SIZE"]) for e in seen] == [
+            ("0", "0", "0", "2"), ("1", "0", "1", "2"), ("2", "1", "0", "4"), ("3", "1", "1", "4"),
+            ("4", "1", "2", "4"), ("5", "1", "3", "4"), ("6", "2", "0", "2"), ("7", "2", "1", "2"),
+        ]  # fmt: skip
+        plans = [json.loads(e["SOONER_PLAN"]) for e in seen]
+        assert [plan["places"] for plan in plans[2:5]] == [
+            [{"rank": 2, "local_rank": 0, "stage": 0, "replica": 1, "tensor": 0}],
+            [{"rank": 3, "local_rank": 1, "stage": 0, "replica": 1, "tensor": 1}],
+            [{"rank": 4, "local_rank": 2, "stage": 1, "replica": 0, "tensor": 0}],
+        ]
+        assert plans[0]["plan"] is None
+        assert (plans[0]["parallelism"]["replicas"], plans[0]["parallelism"]["tensor"]) == ([2, 4], [2, 1])
+
+    def test_a_plan_and_the_places_of_a_server(self, house: House) -> None:
+        plan = TrainingPlan(data=2, context=2, pipeline=1, micro_batch=2, global_batch=16, sequence=4096)
+        house.run(SHOW_ENVIRONMENT, gpus=(2, 2), plan=plan, env={"SOONER_PLAN": "mine"})
+        first, second = environments(house)
+        assert (first["LOCAL_WORLD_SIZE"], first["GROUP_RANK"], second["GROUP_RANK"]) == ("2", "0", "1")
+        found = [json.loads(e["SOONER_PLAN"]) for e in (first, second)]
+        assert [(p["rank"], p["data"], p["context"]) for each in found for p in each["places"]] == [
+            (0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1),
+        ]  # fmt: skip
+        stated = found[0]["plan"]
+        assert (stated["gpus"], stated["micro_batches"], stated["sequence"], stated["precision"]) == (
+            4,
+            4,
+            4096,
+            "bf16",
+        )
 
     def test_only_what_is_allowed_of_the_services_own(self, house: House) -> None:
         secret = {"SOONER_DATABASE_URL": "postgres://secret", "AWS_SECRET_ACCESS_KEY": "x", "PYTHONPATH": "/evil"}
@@ -167,7 +215,7 @@ def test_nothing_runs_if_the_folders_answer_after_the_lease_or_a_stop(
         "lease_s": 60.0,
         "log_bytes_max": 4096,
         "mark": 1,
-        "ranks": [{}],
+        "ranks": [{"NODE_RANK": "0"}],
         "seal": SEAL.key,
         "umask": 0o022,
         "working_dir": str(tmp_path),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from policies.model.job import Launch as LaunchMode
 from policies.model.job import PreemptionSignal
+from policies.model.parallelism import ParallelismConfig
 from service.executors.cluster import folder as shared
 from service.executors.cluster.node import EXIT_REFUSED
 from service.executors.supervisor import EXIT_TAKEN
@@ -71,6 +72,19 @@ class TestEnvironment:
             for e in environments(servers, rank)
         ]
         assert seen == [("0", "0", "0", "3"), ("1", "1", "0", "3"), ("2", "0", "1", "3")]
+
+    def test_the_node_of_the_first_stage_is_that_of_rank_0(self, servers: Servers) -> None:
+        """It finds the port. The engine and the shared folder know the nodes by their order in the placement."""
+        spread = {"replicas": ((0, 1), (2, 0)), "parallelism": ParallelismConfig((2, 1), (1, 1))}
+        servers.run(SHOW_ENVIRONMENT, (1, 2), mode=LaunchMode.GPU, **spread)
+        (last,), first = environments(servers, 0), environments(servers, 1)
+        assert [(e["RANK"], e["LOCAL_RANK"], e["NODE_RANK"]) for e in (*first, last)] == [
+            ("0", "0", "0"),
+            ("1", "1", "0"),
+            ("2", "0", "1"),
+        ]
+        assert servers.output(1).startswith("[0] "), "lines are marked with the rank"
+        assert len({e["MASTER_PORT"] for e in (*first, last)}) == 1
 
     def test_only_what_is_allowed_of_the_nodes_own(self, servers: Servers) -> None:
         plan = servers.plan(SHOW_ENVIRONMENT, (1,), env={"TZ": "job"})

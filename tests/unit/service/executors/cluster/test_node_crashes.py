@@ -237,7 +237,7 @@ class TestLease:
         (folder / names.OUTPUT).mkdir(parents=True)
         (folder / names.LOCK).touch()
         pulse, writing = os.pipe()
-        part = plan | {"node": 0, "pulse": writing, "ranks": [{}]}
+        part = plan | {"node": 0, "pulse": writing, "ranks": [{"NODE_RANK": "0"}]}
         supervisor = NodeSupervisor(part, folder, os.getppid(), ())
         assert not supervisor._lease_is_over()
         now = time.monotonic()
