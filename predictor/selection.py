@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from policies.model.estimate import Estimate, Unit
+from policies.model.placement import Slowdown
 from predictor.baselines import NAMES as BASELINE_NAMES
 from predictor.dataset import Example
 from predictor.evaluation import middle
@@ -42,6 +43,7 @@ class Query:
     raw: dict[tuple[str, str], Array] = field(default_factory=dict)
     points: dict[str, Array] = field(default_factory=dict)
     estimate: Estimate | None = None
+    slowdown: Slowdown | None = None
 
 
 class Choice(NamedTuple):

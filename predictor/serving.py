@@ -8,7 +8,7 @@ import logging
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -21,6 +21,7 @@ from predictor.dataset import UNITS, Knowledge, replay
 from predictor.fallback import estimate_from_history, in_units, mix_declaration, points_in_units, unit_of
 from predictor.feature_schema import SCHEMA
 from predictor.head_state import BucketStatus, HeadState, ServedModel
+from predictor.locality import SlowdownLearner
 from predictor.mix import Mix
 from predictor.pending import UNDECLARED, Baselines, PendingPrediction, baselines_of, mark_current, shadows
 from predictor.prequential import ROWS_MAX, BaselineScores
@@ -69,18 +70,33 @@ def _version(served: ServedModel | None) -> str:
     return served.model.version if served is not None else ""
 
 
+def _noting_measured(ended: Iterable[EndedJob], measured: list[EndedJob]) -> Iterator[EndedJob]:
+    """The same jobs; the list gets those whose speed by span is known."""
+    for label in ended:
+        if label.seconds_by_span is not None:
+            measured.append(label)
+        yield label
+
+
 class LivePredictor:
     """Predicts from history and, once one is promoted, from a model. Call :meth:`warm` before the first prediction."""
 
-    def __init__(self, model: TrainedModel | None = None, *, walltimes_enforced: bool | None = True) -> None:
+    def __init__(
+        self,
+        model: TrainedModel | None = None,
+        *,
+        walltimes_enforced: bool | None = True,
+        slowdowns: SlowdownLearner | None = None,
+    ) -> None:
         """``walltimes_enforced``: whether jobs are ended at their walltime, which limits a prediction; None: inferred from the
-        ended jobs.
+        ended jobs. ``slowdowns`` gives those by span to jobs without a stage graph; None: estimates are without.
         """
         self._lock = threading.RLock()
         self._knowledge = Knowledge()
         self._scores = {unit: BaselineScores() for unit in UNITS}
         self._heads = {unit: HeadState() for unit in UNITS}
         self._throughput = ThroughputTable()
+        self._slowdowns = slowdowns
         self._walltimes_enforced = walltimes_enforced
         self._walltimes = Walltimes(walltimes_enforced)
         self._ended_meanwhile: list[EndedRow] | None = None
@@ -103,7 +119,8 @@ class LivePredictor:
         ``predictions`` are the first ones of any of those jobs, oldest first. They are scored as if this predictor had made them,
         so that calibration, champions and trust are restored. The model that served must be in use already.
         """
-        rows = newest_by_submission(map(ended_row, ended), ROWS_MAX)
+        measured: list[EndedJob] = []
+        rows = newest_by_submission(map(ended_row, _noting_measured(ended, measured)), ROWS_MAX)
         waiting = [request_submission(request) for request in open_jobs]
         first = dict(predictions)
         with self._lock:
@@ -114,6 +131,9 @@ class LivePredictor:
                 self._score(row, pending.get(job) or PendingPrediction(baselines.get(job, {}), Unit.SERVICE_S))
                 self._throughput.observe_row(row)
                 self._walltimes.observe(row)
+            if self._slowdowns is not None:
+                for label in sorted(measured, key=lambda label: (label.ended_at_s, label.job)):
+                    self._slowdowns.observe(label)
             for submission in waiting:
                 self._knowledge.submit(submission)
                 if JobId(submission.job) in pending:
@@ -205,6 +225,8 @@ class LivePredictor:
                 for unit, switch in self._score(row, pending):
                     log_switch(unit, switch)
             self._learn(row)
+            if self._slowdowns is not None:
+                self._slowdowns.observe(label)
 
     def _learn(self, row: EndedRow) -> None:
         self._knowledge.end(row)
@@ -374,7 +396,11 @@ class LivePredictor:
                 self._pending.popitem(last=False)
         history = estimate_from_history(self._knowledge, self._scores[unit], example, unit)
         seconds = 1.0 if unit is Unit.SERVICE_S else speed.seconds_per_iteration if speed is not None else None
-        return Query(submission, unit, example, history, seconds)
+        spec = request.spec
+        slowdown = None
+        if self._slowdowns is not None and spec.gpus > 1 and spec.stage_graph is None:
+            slowdown = self._slowdowns.slowdown(spec)
+        return Query(submission, unit, example, history, seconds, slowdown=slowdown)
 
     def _keep(self, serving: _Serving, queries: Sequence[Query | None]) -> list[Prediction | None]:
         """The answers with the shadows of all candidates; the first prediction of a job is kept until it ends."""
@@ -419,6 +445,7 @@ class LivePredictor:
             seconds_per_unit=query.seconds_per_unit,
             trusted=chosen.trusted,
             point=None if log_point is None else float(in_units(np.array(log_point), ceiling)),
+            slowdown=query.slowdown,
         )
 
     # State

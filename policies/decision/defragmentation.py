@@ -32,7 +32,7 @@ def make_room(
     times, remaining_s = job.iteration_times, expected_remaining_s(job, context.view.now_s)
     if context.policy.options.preemption is Preemption.NEVER or times is None or scattered.iteration_s is None:
         return None
-    if remaining_s is None:
+    if remaining_s is None or (times.slowdown is not None and not times.slowdown.measured):
         return None
     movers = _movers(context, job, scattered)
     if movers is None:

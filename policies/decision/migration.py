@@ -21,9 +21,10 @@ TRIED_MAX = 8
 
 def stretch(job: JobView, cluster: Cluster, placement: Placement) -> float | None:
     """alpha(x) / alpha_min of a job that would be faster with another placement; None for other jobs."""
-    if job.iteration_times is None:
+    times = job.iteration_times
+    if times is None or (times.slowdown is not None and not times.slowdown.measured):
         return None
-    ratio = stretch_of(cluster, job.spec, job.iteration_times, placement)
+    ratio = stretch_of(cluster, job.spec, times, placement)
     return ratio if ratio > CONSOLIDATED_RATIO else None
 
 

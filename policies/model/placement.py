@@ -22,11 +22,13 @@ class Slowdown:
     """How many times as long an iteration takes as with all GPUs on one server, by the span of the placement.
 
     1 <= ``rack`` <= ``cluster``. A job without a stage graph then has alpha(x) = :meth:`factor` of the span of x, in units of
-    its iteration on one server.
+    its iteration on one server. ``measured``: runs of the job's own program were compared; else the factors are those of other
+    programs. The policy then takes a good placement where that is cheap, but neither moves jobs nor waits long for it.
     """
 
     rack: float = 1.0
     cluster: float = 1.0
+    measured: bool = True
 
     def factor(self, span: Span) -> float:
         """alpha(x) of a placement of this span."""

@@ -9,6 +9,9 @@ from policies.model.view import ClusterView, JobView
 from policies.options import Options
 from policies.rank import expected_remaining_s
 
+UNMEASURED_DELAY_S_MAX = 600.0
+"""The longest delay of a job whose slowdown is that of other programs. A wide placement then shows the program's own."""
+
 
 class PlacementDelays:
     """The start of the delay of each delayed job. O(1) each."""
@@ -44,6 +47,8 @@ class PlacementDelays:
             return None
         stretch = candidate.iteration_s / times.min_s - 1.0
         delay_s = min(options.delay_factor, stretch) * remaining_s
+        if times.slowdown is not None and not times.slowdown.measured:
+            delay_s = min(delay_s, UNMEASURED_DELAY_S_MAX)
         until_s = self.begin(job.id, view.now_s) + delay_s
         return until_s if until_s > view.now_s else None
 

@@ -27,6 +27,7 @@ from service.config.cluster_file import ClusterFileError, load_cluster
 from service.sim.experiment import SimulationOptions
 from service.sim.faults import NO_FAULTS, FaultPlan
 from service.sim.faults_file import MTBF_S_MIN, SHAPE_MAX, SHAPE_MIN, FaultsError, load_faults, parse_drain
+from service.sim.sensitivity import Sensitivity
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload
 from service.sim.workloads.table import read_workload
@@ -99,6 +100,14 @@ class SimulationFlags(InputOptions):
         ),
     ] = 300.0
     network: NetworkOption = "reserved"
+    sensitivity: Annotated[
+        Sensitivity,
+        typer.Option(
+            "--sensitivity",
+            help="Hidden slowdowns by span of jobs without a model: none, or drawn and unknown to the policy (blind), "
+            "learnt as jobs end, or known.",
+        ),
+    ] = Sensitivity.NONE
     launch_latency_s: Annotated[
         float,
         seconds_option(
@@ -160,6 +169,7 @@ class SimulationFlags(InputOptions):
             launch_latency_s=self.launch_latency_s,
             stop_latency_s=self.stop_latency_s,
             network=self.network,
+            sensitivity=self.sensitivity,
             seed=self.seed,
             skip_invalid=self.skip_invalid,
             keep_spans=keep_spans,

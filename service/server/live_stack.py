@@ -42,6 +42,7 @@ from typing import Any, NamedTuple
 
 from policies.model.cluster import Cluster
 from policies.model.ids import ServerIndex
+from predictor.locality import SlowdownLearner
 from predictor.serving import LivePredictor
 from service.background.health import HealthMonitor, HealthSink
 from service.config.environment import service_url
@@ -183,7 +184,7 @@ def make_live_stack(context: LeaderContext) -> LiveStack:
     recorder = make_recorder(settings)
     shadow = make_shadow(settings, recorder, partial(ShadowProcess, settings.shadow_memory_bytes_max))
     watching: list[WatchingPolicy] = [recorder] if shadow is None else [recorder, shadow]
-    predictor = LivePredictor()
+    predictor = LivePredictor(slowdowns=SlowdownLearner())
     warming = WarmingPredictor(predictor)
     fleet = FleetExecutor(context.executor.limited, lead, database, context.host, clock, settings.stop_grace_s)
     health = HealthMonitor(settings, database, clock.now_s, partial(_count_sign, context.metrics), _gpu_watch(context))

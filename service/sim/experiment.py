@@ -21,7 +21,7 @@ from service.engine.cycle import EngineSettings
 from service.engine.engine import Engine, Ports
 from service.engine.events import JobEvent
 from service.engine.memory import MemoryStore
-from service.engine.ports import CycleBatch, Sink
+from service.engine.ports import CycleBatch, Predictor, Sink
 from service.engine.record import JobRecord
 from service.engine.world import Costs
 from service.sim.clock import Priority, SimClock
@@ -29,9 +29,11 @@ from service.sim.drive import Drive
 from service.sim.executor import ExecutorCosts, SimulatedExecutor
 from service.sim.faults import NO_FAULTS, FaultCounts, FaultPlan, Faults
 from service.sim.jobs import SimJob, SimJobs, bounds_of, prepare
+from service.sim.locating import LocatingPredictor
 from service.sim.network import network_of
 from service.sim.predictors import make_predictor
 from service.sim.results import JobOutcome, Simulation, Span, Unfinished, summarise
+from service.sim.sensitivity import Sensitivity
 from service.sim.work import JobTruth
 from service.sim.workloads.model import Workload
 
@@ -41,6 +43,7 @@ class SimulationOptions:
     """Costs and choices of a run; defaults as those of ``sooner sim run``. Seconds.
 
     ``network``: as :func:`service.sim.network.parse_network` takes it.
+    ``sensitivity``: whether jobs without a stage graph have hidden slowdowns by span, and what their estimates say of them.
     ``faults``: the faults to inject, by default none.
     ``keep_spans``: keep every attempt of every job, which a report's pictures need and large runs have no memory for.
     """
@@ -51,6 +54,7 @@ class SimulationOptions:
     launch_latency_s: float = 0.0
     stop_latency_s: float = 0.0
     network: str = "reserved"
+    sensitivity: Sensitivity = Sensitivity.NONE
     seed: int = 0
     skip_invalid: bool = False
     keep_spans: bool = False
@@ -77,6 +81,7 @@ def run(
         cluster,
         checkpoint_period_s=options.checkpoint_period_s,
         skip_invalid=options.skip_invalid,
+        slowdowns_seed=None if options.sensitivity is Sensitivity.NONE else options.seed,
     )
     return run_jobs(prepared, cluster, policy, predictor, options, on_progress)
 
@@ -149,7 +154,7 @@ class Simulator:
                 self.store,
                 self.executor,
                 self.clock,
-                make_predictor(predictor, jobs, options.seed, self._present),
+                self._predictor(predictor, options),
                 sink,
             ),
             Costs(options.checkpoint_s, options.restart_s),
@@ -160,6 +165,12 @@ class Simulator:
         self._schedule_arrival()
         if self._faults is not None:
             self._faults.begin([server.name for server in cluster.servers], self._active)
+
+    def _predictor(self, name: str, options: SimulationOptions) -> Predictor:
+        predictor = make_predictor(name, self._jobs, options.seed, self._present)
+        if options.sensitivity is Sensitivity.NONE:
+            return predictor
+        return LocatingPredictor(predictor, self._present, options.sensitivity)
 
     def _active(self) -> bool:
         """Whether a job holds GPUs or is still to arrive."""

@@ -1,7 +1,7 @@
 """Turns a workload's rows into jobs that the engine can run, with their true totals, and computes the lower bound."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import overload
 
@@ -13,9 +13,11 @@ from policies.model.graph import StageGraph
 from policies.model.ids import JobId
 from policies.model.job import IterationTimes, JobSpec, PreemptionSignal
 from policies.model.parallelism import ParallelismConfig
+from policies.model.placement import Slowdown
 from policies.model.value import value
-from policies.throughput import NeverFits, iteration_times_over
+from policies.throughput import NeverFits, iteration_times_over, times_of
 from policies.training.gpu_names import meant_by, types_meant
+from service.sim.sensitivity import drawn_iterations, true_slowdown
 from service.sim.work import JobTruth
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload, WorkloadJob
@@ -28,7 +30,8 @@ RETRIES_MAX = 2**31
 class SimJob:
     """One row of the workload: what the engine sees (``id``, ``spec``), and the truth.
 
-    ``predicted`` is the first prediction that a service made, for jobs of its own history.
+    ``predicted`` is the first prediction that a service made, for jobs of its own history. ``slowdown`` is the true one by span
+    and ``slowed_times`` what follows from it: both are None for a job with a stage graph, and where no slowdowns are drawn.
     """
 
     id: JobId
@@ -37,10 +40,12 @@ class SimJob:
     times: IterationTimes | None
     iterations: float | None
     predicted: Estimate | None = None
+    slowdown: Slowdown | None = None
+    slowed_times: IterationTimes | None = None
 
     def truth(self) -> JobTruth:
         """A new truth, without progress."""
-        return JobTruth(self.row.duration_s, self.iterations, self.times)
+        return JobTruth(self.row.duration_s, self.iterations, self.times or self.slowed_times)
 
     @property
     def floor_duration_s(self) -> float:
@@ -64,8 +69,11 @@ def prepare(
     *,
     checkpoint_period_s: float | None = 300.0,
     skip_invalid: bool = False,
+    slowdowns_seed: int | None = None,
 ) -> SimJobs:
     """Jobs in submission order, numbered from 1.
+
+    ``slowdowns_seed``: draw a hidden slowdown for the jobs without a stage graph; None: they run equally fast anywhere.
 
     A row that no set of the cluster's servers can hold, or that names an unknown model, is a :class:`WorkloadError` that
     names the job; with ``skip_invalid`` it is left out and counted.
@@ -82,15 +90,22 @@ def prepare(
             if not skip_invalid:
                 raise WorkloadError(f"job {row.job_id!r} {error}", file=workload.name) from error
             skipped += 1
-    return SimJobs(JobsOfRows(rows, cluster, checkpoint_period_s), skipped)
+    return SimJobs(JobsOfRows(rows, cluster, checkpoint_period_s, slowdowns_seed), skipped)
 
 
 class JobsOfRows(Sequence[SimJob]):
     """The jobs of rows that are known to fit, numbered from 1. Each is made when it is asked for, and not kept: of a million
     jobs few are unfinished at any instant."""
 
-    def __init__(self, rows: Sequence[WorkloadJob], cluster: Cluster, checkpoint_period_s: float | None) -> None:
+    def __init__(
+        self,
+        rows: Sequence[WorkloadJob],
+        cluster: Cluster,
+        checkpoint_period_s: float | None,
+        slowdowns_seed: int | None = None,
+    ) -> None:
         self.rows = rows
+        self._slowdowns_seed = slowdowns_seed
         self._cluster = cluster
         self._checkpoint_period_s = checkpoint_period_s
 
@@ -105,7 +120,8 @@ class JobsOfRows(Sequence[SimJob]):
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self.rows)))]
         at = index if index >= 0 else len(self.rows) + index
-        return _sim_job(JobId(at + 1), self.rows[index], self._cluster, self._checkpoint_period_s)
+        job = _sim_job(JobId(at + 1), self.rows[index], self._cluster, self._checkpoint_period_s)
+        return job if self._slowdowns_seed is None else _slowed(job, self._cluster, self._slowdowns_seed)
 
 
 def bounds_of(jobs: Sequence[SimJob], cluster: Cluster) -> Bounds:
@@ -139,6 +155,16 @@ def _sim_job(job_id: JobId, row: WorkloadJob, cluster: Cluster, checkpoint_perio
         preemption=_SIGNAL,
     )
     return SimJob(job_id, row, spec, times, iterations)
+
+
+def _slowed(job: SimJob, cluster: Cluster, seed: int) -> SimJob:
+    """The job with the hidden slowdown of its program, and with iterations by which it can be measured."""
+    if job.times is not None or job.row.gpus == 1:
+        return job
+    slowdown = true_slowdown(seed, job.row)
+    iterations = job.iterations if job.iterations is not None else drawn_iterations(seed, job.row)
+    times = times_of(job.spec, cluster, slowdown)
+    return replace(job, iterations=iterations, slowdown=slowdown, slowed_times=times)
 
 
 _SIGNAL = PreemptionSignal()

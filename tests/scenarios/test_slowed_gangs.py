@@ -1,5 +1,7 @@
 """Gangs without a stage graph whose slowdown by span is known: they are placed, delayed and moved like those with one."""
 
+from dataclasses import replace
+
 import pytest
 
 from policies.model.cluster import Server
@@ -83,3 +85,21 @@ def test_others_are_displaced_by_shape_for_it() -> None:
     story.until(1).starts("a", "b", "c", "d").on("a", 0).on("b", 0).on("c", 1).on("d", 1)
     story.job("slowed", gpus=4, runs_s=100, at_s=10, slowdown=TWICE)
     story.until(10).preempts("d", "c").starts("slowed").on("slowed", 1)
+
+
+def test_a_slowdown_of_other_programs_delays_it_ten_minutes_at_most() -> None:
+    story = cluster("2x4", policy("fifo_backfill", guard_share=0))
+    story.job("a", gpus=2, runs_s=9000).job("x", gpus=2, runs_s=1).job("b", gpus=2, runs_s=9000)
+    story.job("y", gpus=2, runs_s=1).until(1).finishes("x", "y").on("a", 0).on("b", 1)
+    story.job("guessed", gpus=4, runs_s=2000, at_s=10, slowdown=replace(TWICE, measured=False))
+    story.until(609).starts()
+    story.until(610).starts("guessed").on("guessed", 0, 1)
+
+
+def test_no_job_moves_for_the_slowdown_of_other_programs() -> None:
+    story = cluster("2x4", policy("asrpt", **GUIDED, delay_factor=0), costs=ExecutorCosts(restart_s=60.0))
+    story.job("a", gpus=2, runs_s=3600).job("x", gpus=2, runs_s=3, at_s=0.1).job("b", gpus=2, runs_s=200, at_s=0.2)
+    story.until(5).finishes("x").on("a", 0).on("b", 1)
+    story.job("guessed", gpus=4, runs_s=1000, at_s=10, slowdown=replace(TWICE, measured=False))
+    story.until(10).starts("guessed").on("guessed", 0, 1)
+    story.until(201).finishes("b").preempts()
