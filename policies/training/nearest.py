@@ -33,6 +33,9 @@ NEAREST_MAX = 3
 GROWTH_MAX = 10
 """Doublings of the GPUs that are tried where no plan of the given number fits."""
 
+STAGES_MAX = 60_000
+"""Pipeline stages whose memory is counted in one search: about three seconds. Published plans need a tenth."""
+
 _GIB = 2**30
 
 
@@ -80,20 +83,23 @@ def nearest_plans(shape: ModelShape, plan: TrainingPlan, gpu: GpuModel) -> list[
     The search changes at most :data:`CHANGES_MAX` fields and goes on with the :data:`WIDTH` plans that need least, so it may
     miss a plan. Plans of equally many changes are ordered by predicted speed, the fastest first.
     """
-    states = _states(shape, plan)
+    states, left = _states(shape, plan), STAGES_MAX
     for doublings in range(GROWTH_MAX + 1):
         grown = _grown(plan, 2**doublings)
         if states / grown.gpus > gpu.memory_bytes:
             continue
         if grown.pipeline * grown.virtual_stages > max(shape.layers, plan.pipeline * plan.virtual_stages):
             break
-        found = _search(shape, grown, gpu)
+        found, counted = _search(shape, grown, gpu, left)
+        left -= counted
         if found:
             near = [
                 FittingPlan(fitting, _changes(plan, fitting), peak, iteration_time(shape, fitting, gpu).total_s)
                 for peak, fitting in found
             ]
             return sorted(near, key=lambda each: each.iteration_s)[:NEAREST_MAX]
+        if left <= 0:
+            break
     return []
 
 
@@ -104,23 +110,26 @@ def _states(shape: ModelShape, plan: TrainingPlan) -> float:
     return bill.parameters + bill.gradients + bill.optimizer
 
 
-def _search(shape: ModelShape, start: TrainingPlan, gpu: GpuModel) -> list[tuple[float, TrainingPlan]]:
-    """Plans that fit, with their peaks, of the fewest changes of ``start``."""
-    seen = {start}
+def _search(
+    shape: ModelShape, start: TrainingPlan, gpu: GpuModel, stages_max: int
+) -> tuple[list[tuple[float, TrainingPlan]], int]:
+    """Plans that fit, with their peaks, of the fewest changes of ``start``; and the stages that were counted."""
+    seen, counted = {start}, start.pipeline
     level = [(memory_bill(shape, start).peak, start)]
     for _ in range(CHANGES_MAX + 1):
         found = [(peak, plan) for peak, plan in level if peak <= gpu.memory_bytes]
         if found:
-            return found
+            return found, counted
         level.sort(key=lambda item: item[0])
         following = []
         for _, plan in level[:WIDTH]:
             for changed in _changed(shape, plan, gpu):
-                if changed not in seen:
+                if changed not in seen and counted < stages_max:
                     seen.add(changed)
+                    counted += changed.pipeline
                     following.append((memory_bill(shape, changed).peak, changed))
         level = following
-    return []
+    return [], counted
 
 
 def _grown(plan: TrainingPlan, factor: int) -> TrainingPlan:

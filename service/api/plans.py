@@ -43,8 +43,8 @@ from service.wire.plans import (
     TransformerShapeBody,
 )
 
-SEARCHES_MAX = 8
-"""Plans of one request for which the nearest that fit are searched: a tenth of a second each."""
+SEARCHES_MAX = 3
+"""Plans of one request for which the nearest that fit are searched: a tenth of a second each, and at most three seconds."""
 
 READERS = ("megatron", "deepspeed", "accelerate", "torchrun")
 _KINDS = {"precision": Precision, "recompute": Recompute, "schedule": PipelineSchedule}

@@ -9,33 +9,15 @@ import typer
 from policies.model.plan import Precision
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.output import Column, JsonFlag, print_json, print_table, printable
+from service.cli.plan_words import gib_text, part_words, plan_words, seconds_text
 
 if TYPE_CHECKING:
     from service.plans.reading import Given, Model, Reading
 
 Document = Mapping[str, Any]
 
-_GIB = 2**30
 _SHOWN = 5
 _READERS = ("--from-megatron", "--from-deepspeed", "--from-accelerate", "--from-torchrun")
-_DEGREES = ("data", "tensor", "pipeline", "context", "expert")
-_PARTS = {
-    "products": "matrix products",
-    "experts": "products of experts",
-    "memory": "reading and writing memory",
-    "recompute": "recomputation",
-    "launch": "starting kernels",
-    "output": "logits and loss",
-    "tensor": "tensor-parallel traffic",
-    "expert": "traffic to experts",
-    "context": "context-parallel traffic",
-    "stage": "traffic between stages",
-    "shard": "gathering sharded weights",
-    "bubble": "pipeline bubble",
-    "data": "gradient traffic",
-    "optimizer": "optimizer step",
-}
-"""Parts of an iteration in words, where their name is not one."""
 
 
 def plan_command(
@@ -196,13 +178,13 @@ def _print_time(found: Document) -> None:
     total = time["time_s"]
     typer.echo()
     typer.echo(
-        f"Iteration: {_seconds(total)}, {time['tokens_per_s']:,.0f} {unit}/s ({time['tokens_per_s_per_gpu']:,.0f} a GPU),"
-        f" limited by {_words(time['bottleneck'])}"
+        f"Iteration: {seconds_text(total)}, {time['tokens_per_s']:,.0f} {unit}/s ({time['tokens_per_s_per_gpu']:,.0f} a GPU),"
+        f" limited by {part_words(time['bottleneck'])}"
     )
     typer.echo(f"A billion {unit}: {time['gpu_hours_per_billion']:,.0f} GPU-hours")
     for name, seconds in sorted(time["parts_s"].items(), key=lambda part: -part[1]):
         if seconds >= total / 1000:
-            typer.echo(f"  {_words(name):<26} {_seconds(seconds):>10} {seconds / total:>6.1%}")
+            typer.echo(f"  {part_words(name):<26} {seconds_text(seconds):>10} {seconds / total:>6.1%}")
 
 
 def _print_memory(found: Document) -> None:
@@ -211,12 +193,14 @@ def _print_memory(found: Document) -> None:
     verdict = "fits" if memory["fits"] else "does not fit"
     stage = f" of stage {memory['stage']}" if found["plan"]["pipeline"] > 1 else ""
     typer.echo()
-    typer.echo(f"Memory of each GPU{stage}: {_gib(memory['peak_bytes'])} of {_gib(memory['limit_bytes'])}, {verdict}")
+    typer.echo(
+        f"Memory of each GPU{stage}: {gib_text(memory['peak_bytes'])} of {gib_text(memory['limit_bytes'])}, {verdict}"
+    )
     for name, size in memory["parts_bytes"].items():
         if size:
-            typer.echo(f"  {name:<26} {_gib(size):>10}")
+            typer.echo(f"  {name:<26} {gib_text(size):>10}")
     for near in found["nearest"]:
-        typer.echo(f"  would fit: {near['changes']} ({_gib(near['peak_bytes'])}, {_seconds(near['time_s'])})")
+        typer.echo(f"  would fit: {near['changes']} ({gib_text(near['peak_bytes'])}, {seconds_text(near['time_s'])})")
     if not memory["fits"] and not found["nearest"]:
         typer.echo("  no plan that fits was found near this one")
 
@@ -230,43 +214,17 @@ def _print_alternatives(found: Document) -> None:
     typer.echo("The fastest plans on these GPUs:")
     own = found["iteration"] if found["plan"] is not None and found["memory"]["fits"] else None
     columns = [
-        Column[Document]("PLAN", lambda row: _plan_words(row["plan"]), long=True),
-        Column[Document]("ITERATION", lambda row: _seconds(row["time_s"]), right=True),
+        Column[Document]("PLAN", lambda row: plan_words(row["plan"]), long=True),
+        Column[Document]("ITERATION", lambda row: seconds_text(row["time_s"]), right=True),
         Column[Document](f"{found['unit'].upper()}/S", lambda row: f"{row['tokens_per_s']:,.0f}", right=True),
         Column[Document]("GPU-HOURS/BILLION", lambda row: f"{row['gpu_hours_per_billion']:,.0f}", right=True),
-        Column[Document]("MEMORY", lambda row: _gib(row["peak_bytes"]), right=True),
-        Column[Document]("LIMITED BY", lambda row: _words(row["limit"])),
+        Column[Document]("MEMORY", lambda row: gib_text(row["peak_bytes"]), right=True),
+        Column[Document]("LIMITED BY", lambda row: part_words(row["limit"])),
     ]
     if own is not None:
         faster = Column[Document]("SPEED", lambda row: f"{row['tokens_per_s'] / own['tokens_per_s']:.2f} x", right=True)
         columns.insert(1, faster)
     print_table(columns, rows)
-
-
-def _plan_words(plan: Document) -> str:
-    """The degrees above 1, the micro-batch, and what else sets a plan apart."""
-    words = [f"{name} {plan[name]}" for name in _DEGREES if plan[name] > 1]
-    if plan["virtual_stages"] > 1:
-        words.append(f"{plan['virtual_stages']} virtual stages")
-    words.append(f"micro-batch {plan['micro_batch']}")
-    if plan["zero_stage"]:
-        group = f" in groups of {plan['shard_group']}" if plan["shard_group"] else ""
-        words.append(f"ZeRO-{plan['zero_stage']}{group}")
-    if plan["recompute"] != "none":
-        words.append(f"{plan['recompute']} recomputation")
-    return ", ".join(words)
-
-
-def _words(part: str) -> str:
-    return _PARTS.get(part, part)
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"
-
-
-def _gib(size: float) -> str:
-    return f"{size / _GIB:,.1f} GiB"
 
 
 def _amount(count: float) -> str:

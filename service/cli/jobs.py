@@ -41,6 +41,7 @@ from service.cli.output import (
     printable,
     show,
 )
+from service.cli.plan_words import plan_lines
 from service.cli.selectors import JobArgument, SelectorArgument, select, select_one
 from service.client import TERMINAL_STATES, UNFINISHED_STATES, ApiError, Client
 
@@ -201,7 +202,7 @@ def _card(client: Client, job_id: int, how: Style) -> Answer[tuple[str, str]]:
     lines = [(column.header.lower(), column.text(job)) for column in (*outlook.table().columns, *JOBS.hidden)]
     if job["attempts"]:
         lines += [("stages", line) for line in stages(client.attempts(job_id)[-1])]
-    shown = [line for line in lines if line[1]]
+    shown = [line for line in (*lines, *plan_lines(job)) if line[1]]
     return Answer(shown, jobs_answer([job]).document, outlook.note([job]))
 
 

@@ -21,6 +21,7 @@ from service.cli.job_tables import JOBS
 from service.cli.jobs import jobs_answer
 from service.cli.options import given, seconds_option
 from service.cli.output import OnceStyle, Style, pause, printable, show
+from service.cli.plan_words import plan_lines
 from service.cli.selectors import SelectorArgument, SelectorError, parse_indices, select
 from service.client import TERMINAL_STATES, UNFINISHED_STATES, Client
 
@@ -186,6 +187,7 @@ def submit_command(
             show_plans(client.plan(complete(body, options)), how)
             return
         jobs = client.submit(complete(body, options), idempotency_key=str(uuid.uuid4()))
+        _print_plans(jobs)
         if wait:
             _print_submitted(jobs)
             jobs = _wait(client, [job["id"] for job in jobs], timeout_s)
@@ -221,6 +223,12 @@ def _show(jobs: Sequence[JobDocument], how: Style) -> None:
 def _print_submitted(jobs: Sequence[JobDocument]) -> None:
     for job in jobs:
         typer.echo(f"submitted job {job['id']}", err=True)
+
+
+def _print_plans(jobs: Sequence[JobDocument]) -> None:
+    for job in jobs:
+        for name, text in plan_lines(job):
+            typer.echo(printable(f"job {job['id']}: {name}: {text}"), err=True)
 
 
 def _end(jobs: Sequence[JobDocument]) -> None:

@@ -82,8 +82,41 @@ def shapes(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
+def plans(draw: st.DrawFn) -> dict[str, Any]:
+    """Plans of small models, by fields and by configurations; every GPU has room for them."""
+    data = draw(st.sampled_from([1, 2, 4]))
+    more: dict[str, Any] = {"data": data, "micro_batch": 2, "global_batch": 8 * data}
+    if draw(st.booleans()):
+        more |= {"pipeline": 2, "schedule": draw(st.sampled_from(["1f1b", "gpipe", "zero_bubble", "pipedream"]))}
+    if draw(st.booleans()):
+        more |= {"zero_stage": draw(st.integers(0, 3)), "recompute": draw(st.sampled_from(["none", "full"]))}
+    if draw(st.booleans()):
+        more = {"deepspeed": {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}}}
+    shape = {"form": "transformer", "name": "own", "layers": 4, "hidden": 64, "ffn": 256, "heads": 4, "kv_heads": 2}
+    own = {
+        **shape,
+        "head_dim": 16,
+        "vocabulary": 1000,
+        "experts": draw(optional(st.just({"count": 4, "top_k": 2, "ffn": 64}))),
+    }
+    counted = {
+        "form": "counted",
+        "name": "net",
+        "kind": "cnn",
+        "layers": 4,
+        "hidden": 8,
+        "parameters": 10**6,
+        "flops": 1e9,
+    }
+    model = draw(st.sampled_from(["gpt2-medium", "bert-base", own, counted, None]))
+    plan = {**more, "model": model, "sequence": draw(st.sampled_from([16, 128]))}
+    return {"plan": plan, "gpus": 4} if "deepspeed" in more else {"plan": plan}
+
+
+@st.composite
 def bodies(draw: st.DrawFn) -> dict[str, Any]:
     """Valid bodies with any of their keys."""
+    shape = draw(shapes() | plans())
     env = draw(st.dictionaries(ENV_NAMES, TEXTS, max_size=3))
     after = st.integers(1, 3)
     needed = after | st.fixed_dictionaries({"job": after, "when": st.sampled_from(["success", "any"])})
@@ -124,7 +157,7 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
         )
     )
     command = draw(st.lists(TEXTS, max_size=2))
-    return {"name": draw(NAMES), "command": ["run", *command], "env": env, **types, **draw(shapes()), **others}
+    return {"name": draw(NAMES), "command": ["run", *command], "env": env, **types, **shape, **others}
 
 
 def test_every_field_of_a_job_comes_from_the_body() -> None:
