@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -145,11 +146,15 @@ def profile_command(
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """GPUs of the larger runs, and their type. ``note`` says where the GPUs are not those that were asked for."""
+    """GPUs of the larger runs, and their type. ``note`` says where the GPUs are not those that were asked for.
+
+    ``whole``: GPUs of the real job, for which the job file states CPUs and memory; None = not known.
+    """
 
     gpus: int
     gpu_type: str | None
     note: str = ""
+    whole: int | None = None
 
 
 def _size(cluster: ClusterDocument, gpus: int | None, gpu_type: str | None) -> Size:
@@ -161,8 +166,8 @@ def _size(cluster: ClusterDocument, gpus: int | None, gpu_type: str | None) -> S
     largest = max(fitting, key=lambda server: server["gpus"])
     most, kind = largest["gpus"], gpu_type or largest["gpu_type"]
     if gpus is None or gpus <= most:
-        return Size(gpus or most, kind)
-    return Size(most, kind, f"The largest server has {most} GPUs, so {most} are profiled, not {gpus}.")
+        return Size(gpus or most, kind, whole=gpus)
+    return Size(most, kind, f"The largest server has {most} GPUs, so {most} are profiled, not {gpus}.", gpus)
 
 
 @dataclass(slots=True)
@@ -236,7 +241,18 @@ class Profiler:
             "walltime_s": self._limits.timeout_s + BACKSTOP_S,
             "max_retries": 0,
             "labels": labels,
+            **self._needs(kept, gpus),
         }
+
+    def _needs(self, kept: Mapping[str, Any], gpus: int) -> dict[str, Any]:
+        """CPUs and memory of a run: each GPU has as much as in the real job, for which the keys state the sum."""
+        whole = self._size.whole
+        found: dict[str, Any] = {}
+        if whole is not None and isinstance(cpus := kept.get("cpus"), int):
+            found["cpus"] = math.ceil(cpus * gpus / whole)
+        if whole is not None and isinstance(memory_gib := kept.get("memory_gib"), int | float):
+            found["memory_gib"] = memory_gib * gpus / whole
+        return found
 
     def _watch(self, watched: Watched, label: str) -> None:
         """Until enough was measured, the job has ended, or its time is over."""

@@ -104,7 +104,8 @@ def _own_job(recorded: RecordedJob, cluster: Cluster, start_s: float, carried: b
         duration_s=duration_s,
         user=user,
         project=project,
-        name=name,
+        # A profile run ends after a few iterations: under the program's name it would teach that as the program's length.
+        name=name if spec.profile is None else spec.name,
         end_time_s=job.finished_at_s - start_s,
         iterations=max(1, round(recorded.iterations * left)) if recorded.iterations is not None else None,
         model=model or "",

@@ -236,6 +236,8 @@ def test_a_job_file_gives_the_job_but_not_its_placement(machine: Machine, tmp_pa
         "graph": {"model": "resnet50", "batch_size": 64},
         "parallelism": {"stages": 1, "replicas": [2]},
         "labels": {"team": "a"},
+        "cpus": 3,
+        "memory_gib": 8.0,
     }
     file.write_text(json.dumps(body))
     assert machine.cli.run("job", "profile", str(file)).exit_code == 0
@@ -248,6 +250,7 @@ def test_a_job_file_gives_the_job_but_not_its_placement(machine: Machine, tmp_pa
         None,
     )
     assert spec.labels["team"] == "a"
+    assert [(each.spec.cpus, each.spec.memory_gib) for each in machine.launches()] == [(2, 4.0), (3, 8.0), (3, 8.0)]
     file.write_text(json.dumps([body, body]))
     several = machine.cli.run("job", "profile", str(file))
     assert (several.exit_code, several.stderr) == (2, "error: a profile is of one job: the file has several\n")

@@ -188,6 +188,16 @@ def test_only_jobs_that_ran_and_ended_are_included() -> None:
     assert (row.duration_s, row.end_time_s, row.iterations, row.project) == (100.0, 150.0, 40, "nlp")
 
 
+def test_profile_runs_are_a_program_of_their_own() -> None:
+    """A table teaches the length of a program from its name; these runs are stopped after a few iterations."""
+    spec = replace(SPEC, name="bert: profile, 1 GPU", recurrence_key="bert", labels={"sooner/profile": "5"})
+    real = replace(SPEC, name="night", recurrence_key="bert")
+    found = own_history(
+        [past(1, JobState.CANCELLED, spec=spec), past(2, JobState.SUCCEEDED, spec=real)], CLUSTER, None, carry=True
+    )
+    assert [job.row.name for job in found.jobs] == ["bert: profile, 1 GPU", "bert"]
+
+
 def test_preemptions_before_the_window_are_not_counted() -> None:
     place_a = place([ServerShare(ServerIndex(0), 2)])
     times = ((1000.0, 1010.0), (1020.0, 1060.0), (1070.0, 1120.0))
