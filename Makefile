@@ -63,10 +63,12 @@ clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info
 
 # The lock is universal (every platform and Python that pyproject.toml admits) and holds no index address.
-UV_COMPILE = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet pyproject.toml
+UV_FLAGS = --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet
+UV_COMPILE = $(BIN)/uv pip compile $(UV_FLAGS) pyproject.toml
 .PHONY: lock
 lock: $(BIN)/python
 	$(BIN)/python -m pip install --quiet uv
 	$(UV_COMPILE) --extra build -o requirements.lock
 	$(UV_COMPILE) --extra dev -o requirements-dev.lock
 	$(UV_COMPILE) --extra build --extra ray --constraint requirements-dev.lock -o requirements-ray.lock
+	$(BIN)/uv pip compile $(UV_FLAGS) --group models -o requirements-torch.lock

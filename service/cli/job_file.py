@@ -1,16 +1,18 @@
 """Reading a job file: YAML or JSON with the keys of the API. Some values may be written differently.
 
-A duration may be ``2h`` or ``02:00:00``; a number in ``env`` or ``command`` is the text that stands in the file.
+A duration may be ``2h`` or ``02:00:00``; a number in ``env`` or ``command`` is the text that stands in the file; ``graph`` may
+name a JSON file, relative to the job file.
 """
 
 import json
 import shlex
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from service.cli.fail import fail
-from service.cli.options import read_file
+from service.cli.options import STANDARD, read_file
 from service.domain.duration import seconds_of
 
 FILE_BYTES_MAX = 64 << 20
@@ -33,7 +35,21 @@ def read_job_file(path: str) -> dict[str, Any]:
         content = {"jobs": content}
     if not isinstance(content, dict):
         fail(f"{path}: expected a job (name: ..., command: [...]) or a list of them")
+    folder = Path() if path == STANDARD else Path(path).parent
+    jobs = content.get("jobs")
+    for job in jobs if isinstance(jobs, list) else [content]:
+        if isinstance(job, dict) and isinstance(job.get("graph"), str):
+            job["graph"] = _graph(folder / job["graph"])
     return content
+
+
+def _graph(file: Path) -> Any:
+    """The layer graph in a file that ``sooner graph`` has written."""
+    try:
+        return json.loads(read_file(str(file), FILE_BYTES_MAX))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or " ".join(str(error).split())
+        fail(f"graph: {file}: {reason}")
 
 
 def _parse(text: str) -> Any:

@@ -39,6 +39,10 @@ _GROUPS = {
             profile="profile",
         ),
     ),
+    "graph": Group(
+        "Layer graphs of models, for the graph of a job.",
+        _commands(graph="from-torch from-onnx"),
+    ),
     "cluster": Group(
         "Show and change the servers.",
         _commands(cluster="show events add drain resume", past="export", cluster_import="import"),

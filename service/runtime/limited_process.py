@@ -139,17 +139,22 @@ def main(arguments: Sequence[str]) -> None:
         parser.add_argument(name, type=int)
     parser.add_argument("program", nargs=argparse.REMAINDER)
     options = parser.parse_args(arguments)
+    limit_this_process(options.parent, options.cpu_s, options.memory_bytes)
+    os.execv(sys.executable, [sys.executable, "-m", *options.program])  # noqa: S606 (our own program)
+
+
+def limit_this_process(parent: int, cpu_s: int, memory_bytes: int) -> None:
+    """Let this process end with its parent, step back for others, and stay within limits, after an exec too."""
     die_with_parent()
-    if os.getppid() != options.parent:
+    if os.getppid() != parent:
         sys.exit("the parent process has ended")
     os.nice(NICENESS)
     prefer_as_victim()
-    if options.cpu_s != resource.RLIM_INFINITY:
-        resource.setrlimit(resource.RLIMIT_CPU, (options.cpu_s, options.cpu_s + _CPU_GRACE_S))
-    resource.setrlimit(resource.RLIMIT_AS, (options.memory_bytes, options.memory_bytes))
+    if cpu_s != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + _CPU_GRACE_S))
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.environ.update(_ONE_THREAD)
-    os.execv(sys.executable, [sys.executable, "-m", *options.program])  # noqa: S606 (our own program)
 
 
 if __name__ == "__main__":

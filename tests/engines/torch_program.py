@@ -1,4 +1,4 @@
-"""PyTorch in an environment of its own, and the DDP example under torchrun with the losses that it prints."""
+"""PyTorch and libraries with models in an environment of their own, and the DDP example under torchrun with its losses."""
 
 import re
 import subprocess
@@ -10,6 +10,11 @@ ENVIRONMENT = ROOT / ".venv-torch"
 PYTHON = ENVIRONMENT / "bin" / "python"
 PACKAGES = ("torch==2.13.0", "numpy>=2,<3")
 """pip takes a wheel for CPUs alone from a configured folder (``find-links``), else the one of PyPI."""
+MODELS = (
+    ("--require-hashes", "--no-deps", "-r", str(ROOT / "requirements-torch.lock")),
+    ("--no-deps", "torchvision==0.28.0"),
+)
+"""Arguments of pip for the libraries with models. They stay beside whichever torch there is."""
 PROGRAM = ROOT / "examples" / "train_ddp_torch.py"
 TORCHRUN = (
     f'exec {PYTHON} -m torch.distributed.run --nnodes="$NNODES" --node-rank="$NODE_RANK" '
@@ -26,7 +31,7 @@ def install() -> None:
     """Make the environment. Raises RuntimeError with the command that failed."""
     for command in (
         [sys.executable, "-m", "venv", str(ENVIRONMENT)],
-        [str(PYTHON), "-m", "pip", "install", "--quiet", *PACKAGES],
+        *([str(PYTHON), "-m", "pip", "install", "--quiet", *arguments] for arguments in (PACKAGES, *MODELS)),
     ):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -34,7 +39,9 @@ def install() -> None:
 
 
 def _imports() -> bool:
-    return subprocess.run([PYTHON, "-c", "import torch.distributed"], capture_output=True, check=False).returncode == 0
+    names = ("onnx", "onnxscript", "torch", "torchvision", "transformers")
+    program = f"from importlib.metadata import version; import torch.distributed; [version(name) for name in {names}]"
+    return subprocess.run([PYTHON, "-c", program], capture_output=True, check=False).returncode == 0
 
 
 def torchrun(*arguments: str) -> tuple[str, ...]:

@@ -17,6 +17,8 @@ from tests.packaging.conftest import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCKS = [ROOT / "requirements.lock", ROOT / "requirements-dev.lock", ROOT / "requirements-ray.lock"]
+MODELS = ROOT / "requirements-torch.lock"
+"""Of an environment without Sooner: see tests/engines/torch_program.py."""
 
 
 def _locked(path: Path) -> dict[str, list[str]]:
@@ -28,7 +30,7 @@ def _locked(path: Path) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
+@pytest.mark.parametrize("lock", [*LOCKS, MODELS], ids=lambda path: path.name)
 def test_every_line_of_the_lock_is_one_version_with_hashes(lock: Path) -> None:
     locked = _locked(lock)
     assert len(locked) > 30
@@ -39,7 +41,7 @@ def test_every_line_of_the_lock_is_one_version_with_hashes(lock: Path) -> None:
         assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", each) for each in hashes), line
 
 
-@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
+@pytest.mark.parametrize("lock", [*LOCKS, MODELS], ids=lambda path: path.name)
 def test_the_lock_names_no_index_and_no_url(lock: Path) -> None:
     text = lock.read_text()
     assert not re.search(r"://|--index|--extra|--find|--trusted|^-[a-z]|@ ", text, re.MULTILINE)

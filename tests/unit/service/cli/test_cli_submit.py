@@ -293,6 +293,27 @@ def test_durations_and_text_in_a_job_file(cli: CliWorld, tmp_path: Path) -> None
     assert "walltime_s: 'soon' is not a duration" in cli.run("job", "submit", str(file)).stderr
 
 
+def test_a_job_file_may_name_the_file_of_its_graph(cli: CliWorld, tmp_path: Path) -> None:
+    file, graph = tmp_path / "job.yaml", tmp_path / "graph.json"
+    layers = [
+        {"name": name, "forward_s": 1.0, "backward_s": 2.0, "parameter_bytes": 8, "activation_bytes": 4}
+        for name in "ab"
+    ]
+    graph.write_text(json.dumps({"layers": layers, "edges": [["a", "b"]]}))
+    file.write_text(
+        "jobs:\n- {name: one, gpus: 1, command: [x], graph: graph.json}\n- {name: two, gpus: 1, command: [x]}\n"
+    )
+    result = cli.run("job", "submit", str(file), "--json")
+    assert result.exit_code == 0, result.stderr
+    one, two = (cli.client.spec(job["id"]) for job in json.loads(result.stdout)["jobs"])
+    assert [stage["parameter_bytes"] for stage in one["graph"]["stages"]] == [16]
+    assert two.get("graph") is None
+    graph.write_text("{")
+    assert f"error: graph: {graph}: Expecting property name" in cli.run("job", "submit", str(file)).stderr
+    graph.unlink()
+    assert f"error: graph: {graph}: No such file or directory" in cli.run("job", "submit", str(file)).stderr
+
+
 def test_an_unknown_key_names_the_nearest_one(cli: CliWorld, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text("name: a\ngpus: 1\ncommand: [x]\nwalltime: 5\npreemption: {sgnal: SIGUSR1}\n")

@@ -1,0 +1,1 @@
+"""Layer graphs of programs in PyTorch and of ONNX files: read in a process of its own, grouped into layers, timed."""
