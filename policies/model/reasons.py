@@ -36,6 +36,7 @@ class Reason(StrEnum):
     WORKING_DIR_NOT_FOUND = "working_dir_not_found"
     CHECKPOINT_UNREADABLE = "checkpoint_unreadable"
     DISK_FULL = "disk_full"
+    OUT_OF_MEMORY = "out_of_memory"
     # The end
     COMPLETED = "completed"
     CANCELLED_BY_USER = "cancelled_by_user"
@@ -85,6 +86,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.WORKING_DIR_NOT_FOUND: "working_dir is not the absolute path of a folder that the server can enter.",
     Reason.CHECKPOINT_UNREADABLE: "The job's checkpoint folder cannot be read or written.",
     Reason.DISK_FULL: "The disk that holds logs and checkpoints is full.",
+    Reason.OUT_OF_MEMORY: "The program used more memory than the job's memory_gib and was ended; ask for more.",
     Reason.COMPLETED: "The program ended with exit code 0.",
     Reason.CANCELLED_BY_USER: "The job was cancelled on request.",
     Reason.WALLTIME: "The job exceeded its walltime.",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from policies.model.job import Launch as LaunchMode
+from policies.model.resources import NOTHING, taken_by
 from policies.placement.seats import node_order, seats
 from service.engine.commands import Launch
 from service.executors.rank_plan import rank_plan
@@ -30,8 +31,9 @@ class Site:
     """The settings shared by all attempts of an executor. ``device_ids`` as :func:`service.executors.gpus.device_ids`.
 
     ``progress_url`` is a template in which ``{job}`` and ``{attempt}`` are replaced. ``cgroups``: the folder of the
-    attempts' control groups, None without them. ``run_as_users``: see :func:`service.runtime.accounts.account_of`; None: jobs run
-    as the service's user. ``checkpoint_name``: the name of a job's folder below ``checkpoints_dir``.
+    attempts' control groups, None without them; ``limits``: the controllers by which they limit CPUs and memory.
+    ``run_as_users``: see :func:`service.runtime.accounts.account_of`; None: jobs run as the service's user.
+    ``checkpoint_name``: the name of a job's folder below ``checkpoints_dir``.
     """
 
     data_dir: Path
@@ -43,6 +45,7 @@ class Site:
     device_ids: tuple[tuple[str, ...], ...] | None
     checkpoints_dir: Path
     cgroups: Path | None
+    limits: frozenset[str] = frozenset()
     run_as_users: Mapping[str, str] | None = None
     checkpoint_name: Callable[[int], str] = str
 
@@ -120,6 +123,7 @@ def build_plan(launch: Launch, site: Site, identity: Identity, master_port: int,
         "mark": identity.mark,
         "seal": identity.seal,
         "cgroup": str(cgroup) if cgroup is not None else None,
+        "limits": limits_of(launch, site.limits) if cgroup is not None else {},
         "ranks": ranks_of(launch, site.device_ids),
         "master_port": master_port,
         "warning_signal": spec.preemption.signal if spec.preemption is not None else None,
@@ -158,6 +162,22 @@ def _environment(launch: Launch, site: Site, token: str, master_port: int, accou
         theirs.pop("TMPDIR", None)  # the service's own, which others may not enter
         theirs |= {"HOME": account.home, "USER": account.name, "LOGNAME": account.name}
     return theirs | dict(launch.spec.env) | ours
+
+
+def limits_of(launch: Launch, controllers: Collection[str]) -> dict[str, int]:
+    """The ``cpus`` and ``memory_mib`` that the attempt may use on all servers of its placement together.
+
+    As far as the job asks for them, and the controllers limit them.
+    """
+    taken = NOTHING
+    for share in launch.placement.shares:
+        taken = taken.plus(taken_by(launch.spec, share.gpus))
+    limits = {}
+    if taken.cpus and "cpu" in controllers:
+        limits["cpus"] = taken.cpus
+    if taken.memory_mib and "memory" in controllers:
+        limits["memory_mib"] = taken.memory_mib
+    return limits
 
 
 def ranks_of(launch: Launch, device_ids: Sequence[Sequence[str]] | None) -> list[dict[str, str]]:

@@ -55,7 +55,8 @@ class LocalExecutor:
     otherwise. ``gpus``: what :func:`service.executors.gpus.detect` found; None = GPUs are virtual. ``own``: the servers of the
     cluster that are this machine; others are reported as down (None: all, pretended or not). ``checkpoints``: the folder
     of all jobs' checkpoints (None: in the data folder). ``cgroups``: the folder of the attempts' control groups, see
-    :func:`service.runtime.cgroups.usable_parent` (None: without). ``run_as_users``: see
+    :func:`service.runtime.cgroups.usable_parent` (None: without). ``limits``: the controllers that limit such groups, see
+    :func:`service.runtime.cgroups.limits_below`. ``run_as_users``: see
     :func:`service.runtime.accounts.account_of` (None: jobs run as this process' user). ``renews_alone``: a poll renews the lease;
     else the caller calls :meth:`renew_leases`. Methods may be called from several threads.
     """
@@ -74,6 +75,7 @@ class LocalExecutor:
         own: frozenset[str] | None = None,
         checkpoints: Path | None = None,
         cgroups: Path | None = None,
+        limits: frozenset[str] = frozenset(),
         run_as_users: Mapping[str, str] | None = None,
         renews_alone: bool = True,
         environ: Mapping[str, str] | None = None,
@@ -91,6 +93,7 @@ class LocalExecutor:
             device_ids=device_ids(cluster, gpus, own),
             checkpoints_dir=(checkpoints or data_dir / "checkpoints").absolute(),
             cgroups=cgroups,
+            limits=limits,
             run_as_users=run_as_users,
         )
         self._gpus = gpus

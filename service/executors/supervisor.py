@@ -182,6 +182,7 @@ class Supervisor:
             return
         try:
             self.cgroup.create()
+            self.cgroup.limit(self.plan["limits"].get("cpus"), self.plan["limits"].get("memory_mib"))
             for rank in self.ranks:
                 self.cgroup.add(rank.id.pid)
         except OSError as error:
@@ -408,6 +409,8 @@ class Supervisor:
         outcome, reason, detail = "exited", None, ""
         if code not in (0, 75):
             reason = "disk_full" if self.output.names_full_disk else None
+            if self.cgroup is not None and "memory_mib" in self.plan["limits"] and self.cgroup.ran_out_of_memory():
+                reason = "out_of_memory"
             detail = "; ".join(f"rank {rank.index}: exit code {rank.code}" for rank in self.ranks if rank.code)
             if self.lease_expired:
                 outcome, detail = "lost", f"the service did not renew its lease for {self.plan['lease_s']} s; {detail}"

@@ -19,6 +19,11 @@ _GONE = (errno.ENOENT, errno.ENODEV)
 _PAUSE_S = 0.01
 _FOLDER_MODE, _FILE_MODE = 0o755, 0o644
 
+_CPU_PERIOD_US = 100_000
+DELEGATED = "sooner"
+"""The name of a service's own group by which the group above it is known to be delegated too (``DelegateSubgroup=``)."""
+CONTROLLERS = ("cpu", "memory")
+
 T = TypeVar("T")
 
 
@@ -34,6 +39,29 @@ class Cgroup(NamedTuple):
     def create(self) -> None:
         """Make the group. Raises OSError."""
         self.path.mkdir(exist_ok=True)
+
+    def limit(self, cpus: int | None, memory_mib: int | None) -> None:
+        """Let all processes of the group together use at most so many CPUs and so much memory. Raises OSError.
+
+        Beyond the memory the kernel kills all of them at once: a gang without one of its processes would hang.
+        """
+        if cpus is not None:
+            self._access("cpu.max", lambda file: file.write_text(f"{cpus * _CPU_PERIOD_US} {_CPU_PERIOD_US}"))
+        if memory_mib is not None:
+            self._access("memory.max", lambda file: file.write_text(str(memory_mib << 20)))
+            self._access("memory.oom.group", lambda file: file.write_text("1"))
+            # Else the group could go on in the swap. A kernel without swap has no such file.
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                self._access("memory.swap.max", lambda file: file.write_text("0"))
+
+    def ran_out_of_memory(self) -> bool:
+        """Whether the kernel has killed processes of the group because it used more memory than it may."""
+        try:
+            events = self._access("memory.events", Path.read_text)
+        except OSError:
+            return False
+        counts = dict(line.split() for line in events.splitlines() if len(line.split()) == 2)
+        return counts.get("oom_kill", "0") != "0"
 
     def add(self, pid: int) -> None:
         """Move a process into the group. What it forks afterwards is in the group as well. Raises OSError."""
@@ -82,8 +110,13 @@ class Cgroup(NamedTuple):
 
 
 def usable_parent() -> Path:
-    """The folder of this process' own group, below which it may make groups. Raises :class:`CgroupsUnavailable`."""
+    """The folder below which this process may make groups. Raises :class:`CgroupsUnavailable`.
+
+    That is its own group, or the one above it if its own is named :data:`DELEGATED`.
+    """
     own = _own_group()
+    if own.name == DELEGATED and os.access(own.parent / "cgroup.procs", os.W_OK):
+        own = own.parent
     trial = Cgroup(own / f"sooner-trial-{os.getpid()}")
     try:
         if not os.access(own / "cgroup.procs", os.W_OK):
@@ -100,6 +133,30 @@ def usable_parent() -> Path:
     except OSError as error:
         raise CgroupsUnavailable(f"{own}: {error.strerror}") from error
     return own
+
+
+def limits_below(parent: Path) -> tuple[frozenset[str], str]:
+    """The controllers that limit groups below the folder, switched on where that is possible; and why one is missing ("": none).
+
+    A group with processes of its own, other than the root, cannot pass controllers on.
+    """
+    try:
+        switched_on = frozenset((parent / "cgroup.subtree_control").read_text().split())
+        had = (parent / "cgroup.controllers").read_text().split()
+    except OSError as error:
+        return frozenset(), f"{error.filename}: {error.strerror}"
+    absent = [name for name in CONTROLLERS if name not in had]
+    reason = f"{parent} has no controller {' and '.join(absent)}" if absent else ""
+    for name in CONTROLLERS:
+        if name in had and name not in switched_on:
+            try:
+                (parent / "cgroup.subtree_control").write_text(f"+{name}")
+            except OSError as error:
+                busy = f"it has processes of its own; the unit needs DelegateSubgroup={DELEGATED}"
+                reason = f"{parent}: {busy if error.errno == errno.EBUSY else error.strerror}"
+            else:
+                switched_on |= {name}
+    return switched_on & frozenset(CONTROLLERS), reason
 
 
 def is_cgroup_path(path: Path) -> bool:

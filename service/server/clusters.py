@@ -108,6 +108,9 @@ def local_servers(settings: Settings, gpus: Sequence[GpuInfo] | None) -> tuple[C
     machine = local_cluster(settings.virtual_gpus, gpus)
     if settings.cluster is None:
         servers = tuple(with_published_speed(server) for server in machine.servers)
+        if len(servers) == 1:
+            # Several servers would share one machine's CPUs and memory.
+            servers = (replace(servers[0], cpus=len(os.sched_getaffinity(0)), memory_gib=_memory_gib()),)
         return replace(machine, servers=servers), frozenset(server.name for server in servers)
     cluster, virtual = load_servers(settings.cluster)
     if virtual:
@@ -132,6 +135,11 @@ def local_servers(settings: Settings, gpus: Sequence[GpuInfo] | None) -> tuple[C
                 f"{kind}; correct the file, {pretend}",
             )
     return cluster, frozenset(here)
+
+
+def _memory_gib() -> float:
+    """Of this machine, rounded down to a tenth."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 10 // 2**30 / 10
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -169,6 +169,7 @@ def make_executor(
             own=own,
             checkpoints=settings.checkpoints_dir,
             cgroups=containment.cgroups,
+            limits=containment.limits,
             run_as_users=settings.run_as_users if runs_as_submitters(settings) else None,
             renews_alone=False,
         )

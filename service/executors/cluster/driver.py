@@ -24,10 +24,15 @@ class EngineRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NodeShare:
-    """What a launch gets on one server of the cluster, by the name of the server."""
+    """What a launch gets on one server of the cluster, by the name of the server.
+
+    ``cpus`` and ``memory_mib``: what the job asks for; None: what belongs to its GPUs.
+    """
 
     server: str
     gpus: int
+    cpus: int | None = None
+    memory_mib: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from typing import Any
 
 from policies.model.cluster import Cluster
 from policies.model.ids import AttemptId, JobId, ServerIndex, job_of
+from policies.model.resources import taken_by
 from service.engine.commands import Command, Launch
 from service.engine.crash_points import CrashPoint, reached
 from service.engine.events import Report
@@ -548,7 +549,11 @@ class ClusterExecutor:
             kill_wait_s=self._driver.kill_wait_s,
         )
         gpus = [share.gpus for share in launch.placement.shares]
-        shares = tuple(NodeShare(name, count) for name, count in zip(record.servers, gpus, strict=True))
+        taken = [taken_by(launch.spec, count) for count in gpus]
+        shares = tuple(
+            NodeShare(name, count, amounts.cpus or None, amounts.memory_mib or None)
+            for name, count, amounts in zip(record.servers, gpus, taken, strict=True)
+        )
         return NodeLaunch(launch.attempt, shares, self._program, plan, self._user_of(launch))
 
     def _user_of(self, launch: Launch) -> str | None:

@@ -422,16 +422,19 @@ class SlurmDriver:
         ]
 
     def _resources(self, group: Sequence[NodeShare]) -> list[str]:
-        """Nodes and GPUs, with as much memory and as many processors as belong to these GPUs on the smallest of the nodes."""
+        """Nodes and GPUs, with the memory and the processors that the job asks for.
+
+        One that asks for none gets as much as belongs to these GPUs on the smallest of the nodes.
+        """
         nodes = [(self._node(share), share.gpus) for share in group]
         gpus = group[0].gpus
         gpu_type = nodes[0][0].gpu_type
-        memory_mib = min(node.memory_mib * gpus // node.gpus for node, gpus in nodes)
+        memory_mib = group[0].memory_mib or min(node.memory_mib * gpus // node.gpus for node, gpus in nodes)
         return [
             f"--nodes={len(group)}",
             f"--nodelist={','.join(share.server for share in group)}",
             "--ntasks-per-node=1",
-            f"--cpus-per-task={self._cpus(group)}",
+            f"--cpus-per-task={group[0].cpus or self._cpus(group)}",
             f"--mem={max(1, memory_mib)}M",
             f"--gres=gpu:{gpu_type}:{gpus}" if gpu_type else f"--gres=gpu:{gpus}",
         ]

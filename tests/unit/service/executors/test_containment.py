@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from policies.model.ids import AttemptId
+from policies.model.reasons import Reason
 from service.engine.events import ReportKind
 from service.executors import folder as names
 from service.executors import supervision, watched
@@ -461,3 +462,33 @@ def test_why_groups_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(cgroups, "_PROC_SELF", tmp_path)
     with pytest.raises(CgroupsUnavailable, match=reason):
         cgroups.usable_parent()
+
+
+def test_an_attempt_gets_what_its_job_asks_for_and_no_memory_is_a_reason(house: House, tmp_path: Path) -> None:
+    """The tree of groups is a plain folder: the program writes what the kernel would."""
+    tree = tmp_path / "groups"
+    tree.mkdir()
+    house.new_executor(cgroups=tree, limits=frozenset({"cpu", "memory"}))
+    starve = (
+        "import glob, os, sys, signal; folder = glob.glob(sys.argv[1] + '/*')[0]; "
+        "open(folder + '/memory.events', 'w').write('oom 1\\noom_kill 1\\n'); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    end = house.run((*python(starve), str(tree)), gpus=(2, 1), cpus=4, memory_gib=0.5)
+    assert (end.exit_code, end.reason) == (137, Reason.OUT_OF_MEMORY)
+    (group,) = tree.iterdir()
+    # Two of three GPUs are on one server, one on the other: ceil(8/3) + ceil(4/3) CPUs, and as much of 512 MiB.
+    assert (group / "cpu.max").read_text() == "500000 100000"
+    assert (group / "memory.max").read_text() == str((342 + 171) << 20)
+
+
+@pytest.mark.parametrize(
+    ("limits", "files"), [(set(), set()), ({"cpu"}, {"cpu.max"}), ({"memory"}, {"memory.max", "memory.oom.group"})]
+)
+def test_only_what_can_be_enforced_is_limited(house: House, tmp_path: Path, limits: set[str], files: set[str]) -> None:
+    tree = tmp_path / "groups"
+    tree.mkdir()
+    house.new_executor(cgroups=tree, limits=frozenset(limits))
+    end = house.run(python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"), cpus=4, memory_gib=0.5)
+    assert (end.exit_code, end.reason) == (137, None)
+    (group,) = tree.iterdir()
+    assert {path.name for path in group.iterdir()} - {"cgroup.procs", "cgroup.kill", "memory.swap.max"} == files

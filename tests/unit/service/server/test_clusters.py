@@ -1,5 +1,7 @@
 """The servers of a cluster, what its executor needs at the start, and a lead that passes from one service to another."""
 
+import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -209,7 +211,11 @@ def test_servers_of_this_machine_need_no_pretence_and_others_pretend(tmp_path: P
     servers_file(tmp_path, "[{count: 2, gpus: 8}]", "virtual: true\n")
     cluster, own = local_servers(settings, V100)
     assert (len(cluster.servers), own) == (2, None)
-    assert local_servers(load_settings({"data_dir": tmp_path}), None)[1] == {machine}
+    cluster, own = local_servers(load_settings({"data_dir": tmp_path}), None)
+    assert own == {machine}
+    total_kib = int(re.search(r"MemTotal: +(\d+) kB", Path("/proc/meminfo").read_text())[1])  # type: ignore[index]
+    assert cluster.servers[0].cpus == len(os.sched_getaffinity(0))
+    assert 0 <= total_kib / 2**20 - cluster.servers[0].memory_gib < 0.1  # type: ignore[operator]
 
 
 def test_a_server_of_another_machine_is_down_for_the_local_executor(tmp_path: Path) -> None:

@@ -142,6 +142,12 @@ def test_what_is_submitted(commands: Scripted) -> None:
     )  # fmt: skip
 
 
+def test_what_a_job_asks_for_beside_gpus(commands: Scripted) -> None:
+    share = NodeShare("n1", 1, cpus=3, memory_mib=700)
+    driver(commands).submit(NodeLaunch(AttemptId("7.2"), (share,), ("python3",), b"{}"))
+    assert {"--cpus-per-task=3", "--mem=700M"} <= set(commands.last("sbatch"))
+
+
 PLAN = b"$(id) `id` 'quoted' \\ \n" + b"x" * 100_000
 SHOW = '#!/bin/sh\nprintf "%s\\n" "$SOONER_LAUNCH" "$SOONER_NODE" "$@"\necho END\ncat\n'
 """A program that shows its environment, its arguments and its input."""
