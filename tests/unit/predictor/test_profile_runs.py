@@ -8,6 +8,8 @@ import pytest
 from policies.model.estimate import EndedJob, Unit
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
+from policies.model.placement import SpanSeconds
+from predictor.locality import SlowdownLearner
 from predictor.rows import ended_row, read_jsonl, rows_to_jsonl
 from predictor.serving import LivePredictor
 from predictor.training import train
@@ -75,6 +77,23 @@ def test_a_profile_run_is_predicted_to_last_at_most_its_walltime() -> None:
     assert (short.estimate.unit, max(short.estimate.points)) == (Unit.SERVICE_S, 60.0)
     assert long.estimate.unit is Unit.ITERATIONS
     assert long.estimate.median == pytest.approx(1_000.0, rel=0.05)
+
+
+@pytest.mark.parametrize("live", [True, False], ids=["as they end", "at the start"])
+def test_one_profile_teaches_what_a_second_server_costs(live: bool) -> None:
+    """0.5 s on one server and 1 s on two of a rack: the next run of the program is placed by that, the first one included."""
+    past = ended(1)
+    on_one = replace(profile_of(past, 2, 0.5), seconds_by_span=SpanSeconds("V100", server=0.5), servers_spanned=1)
+    on_two = replace(profile_of(past, 3, 1.0), seconds_by_span=SpanSeconds("V100", rack=1.0), servers_spanned=2)
+    predictor = LivePredictor(slowdowns=SlowdownLearner())
+    predictor.warm([ended(10, name="other")] if live else [ended(10, name="other"), on_one, on_two])
+    for each in (on_one, on_two) if live else ():
+        predictor.ended(each)
+    profiled, unknown = predictor.predict(0.0, [request(500), request(501, name="other")])
+    assert profiled is not None and profiled.estimate.slowdown is not None
+    assert unknown is not None and unknown.estimate.slowdown is not None
+    assert profiled.estimate.slowdown.rack == pytest.approx(2.0, rel=0.1)
+    assert (profiled.estimate.slowdown.measured, unknown.estimate.slowdown.measured) == (True, False)
 
 
 @pytest.mark.parametrize(
