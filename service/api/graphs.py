@@ -54,6 +54,8 @@ class Shape:
     model: ModelShape | None = None
     gpu_types: tuple[str, ...] = ()
     """Those that the job takes where a plan does not fit the others; empty: those of the body."""
+    gpu_memory_gib: float | None = None
+    """What each GPU must have for a plan, where not every server has it and the body says nothing."""
 
 
 def shape_of(body: JobBody, settings: Settings, cluster: Cluster, faults: Faults) -> Shape | None:
@@ -110,6 +112,7 @@ def _shape_of_plan(body: JobBody, plan: PlanBody, cluster: Cluster, faults: Faul
         reading.plan,
         reading.shape,
         derived.types if derived.left_out else (),
+        derived.gpu_memory_gib,
     )
 
 

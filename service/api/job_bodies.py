@@ -44,8 +44,13 @@ def job_spec(body: JobBody, shape: Shape) -> JobSpec:
             "gpus": shape.gpus,
             "stage_graph": shape.stage_graph,
             "parallelism": shape.parallelism,
-            "model": named.model if named is not None else None,
-            "batch_size": named.batch_size if named is not None else None,
+            "model": named.model if named is not None else shape.model.name if shape.model is not None else None,
+            "batch_size": named.batch_size
+            if named is not None
+            else shape.plan.global_batch
+            if shape.plan is not None
+            else None,
+            "gpu_memory_gib": body.gpu_memory_gib if body.gpu_memory_gib is not None else shape.gpu_memory_gib,
             "gpu_type": shape.gpu_types[0] if shape.gpu_types else body.gpu_type,
             "gpu_type_fallbacks": shape.gpu_types[1:] if shape.gpu_types else body.gpu_types[1:],
             "plan": shape.plan,

@@ -1,11 +1,11 @@
 """The training plan of a body: read, checked against the memory of the GPUs, and answered with what it asks of the cluster."""
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from math import prod
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
@@ -109,7 +109,7 @@ def _beside(body: PlanBody, gpus: int | None, reader: str | None) -> Given:
         if value is not None:
             said[name] = _KINDS[name](value) if name in _KINDS else value
     if reader is None and gpus is None:
-        gpus = prod(said.get(name, 1) for name in _DEGREES)
+        gpus = math.prod(said.get(name, 1) for name in _DEGREES)
     if reader is None:
         said = {"precision": Precision.BF16, **said}
     apart = {name: said.pop(name) for name in _GIVEN if name in said}
@@ -195,13 +195,16 @@ def _accepted(name: str, cluster: Cluster) -> AcceptedType:
 @dataclass(frozen=True, slots=True)
 class Derived:
     """What follows from a plan on a cluster. ``types``: those that the job takes, without those whose memory is too small;
-    ``basis``: the type that its times are for."""
+    ``basis``: the type that its times are for. ``gpu_memory_gib``: what each GPU must have, where some servers of these types
+    state less.
+    """
 
     types: tuple[str, ...]
     left_out: tuple[str, ...]
     basis: AcceptedType | None
     graph: StageGraph | None = None
     parallelism: ParallelismConfig | None = None
+    gpu_memory_gib: float | None = None
 
 
 def derive(plan: TrainingPlan, shape: ModelShape | None, gpu_types: Sequence[str], cluster: Cluster) -> Derived:
@@ -210,7 +213,8 @@ def derive(plan: TrainingPlan, shape: ModelShape | None, gpu_types: Sequence[str
     if shape is None:
         return Derived(tuple(gpu_types), (), None)
     bill = _bill(shape, plan)
-    fit = [each for each in taken if each.holds(bill)] or taken
+    roomy = [each for each in taken if each.holds(bill)]
+    fit = roomy or taken  # where none fits, the job is refused with another error
     known = [each for each in fit if each.gpu is not None]
     if not gpu_types:
         known.sort(key=lambda each: _time(shape, plan, each, cluster).total_s)
@@ -218,13 +222,21 @@ def derive(plan: TrainingPlan, shape: ModelShape | None, gpu_types: Sequence[str
     types = tuple(gpu_types)
     if left_out:
         types = tuple(each.name for each in [*known, *(each for each in fit if each not in known)])
+    needed_gib = _needed_gib(bill, {each.name for each in roomy}, cluster)
     if not known:
-        return Derived(types, left_out, None)
+        return Derived(types, left_out, None, gpu_memory_gib=needed_gib)
     basis = known[0]
     assert basis.gpu is not None
     speed = min(server.gpu_speed for server in cluster.servers if server.gpu_type == basis.name)
     graph, parallelism = stages_of(shape, plan, basis.gpu, links_on(cluster, basis.name), speed)
-    return Derived(types, left_out, basis, graph, parallelism)
+    return Derived(types, left_out, basis, graph, parallelism, needed_gib)
+
+
+def _needed_gib(bill: MemoryBill, types: Collection[str], cluster: Cluster) -> float | None:
+    """What each GPU must have, if some servers of these types state less."""
+    needed = math.ceil(bill.peak / TOLERANCE / 2**30 * 100) / 100
+    stated = (server.gpu_memory_gib for server in cluster.servers if server.gpu_type in types)
+    return needed if any(size is not None and size < needed for size in stated) else None
 
 
 def links_on(cluster: Cluster, gpu_type: str) -> Links:

@@ -216,6 +216,27 @@ def test_types_that_the_plan_does_not_fit_are_not_used(client: Client, world: Wo
     assert "T4 has 16 GiB" in refused(client, planned(LLAMA, gpu_type="T4"), "/plan", "never-fits")
 
 
+def test_servers_of_a_type_with_too_little_memory_are_not_used(client: Client, world: World) -> None:
+    world.servers = [
+        Server("a", 8, gpu_type="A100", gpu_memory_gib=24.0),
+        Server("b", 8, gpu_type="A100", gpu_memory_gib=80.0),
+    ]
+    client.post("/v1/jobs", json=planned(LLAMA))
+    needed = client.get("/v1/jobs/1/spec").json()["gpu_memory_gib"]
+    assert 24 < needed < 40
+    client.post("/v1/jobs", json=planned(LLAMA, gpu_memory_gib=70))
+    assert client.get("/v1/jobs/2/spec").json()["gpu_memory_gib"] == 70
+    world.servers = [Server("b", 8, gpu_type="A100", gpu_memory_gib=80.0)]
+    client.post("/v1/jobs", json=planned(LLAMA))
+    assert client.get("/v1/jobs/3/spec").json()["gpu_memory_gib"] is None
+
+
+def test_the_model_of_a_plan_is_evidence_for_predictions(client: Client, world: World) -> None:
+    client.post("/v1/jobs", json=planned(LLAMA))
+    [record] = world.store.jobs([JobId(1)])
+    assert (record.spec.model, record.spec.batch_size) == ("llama3-8b", 64)
+
+
 def test_a_plan_of_a_model_that_is_not_known_has_gpus_and_no_time(client: Client) -> None:
     body = planned({"data": 4, "tensor": 2, "micro_batch": 1, "sequence": 2048})
     job = client.post("/v1/jobs", json=body).json()
