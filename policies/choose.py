@@ -18,6 +18,7 @@ from policies.placement.iteration import Gang
 from policies.placement.iteration import gang as gang_of
 from policies.placement.pool import FreePool, empty, free_now
 from policies.placement.scatter import scattered_gang, scattered_gpus
+from policies.placement.shared_links import calmest
 from policies.placement.spans import anywhere, fewest
 from policies.rules import registered
 from policies.rules.protocols import PlacementRule
@@ -31,7 +32,8 @@ definition uses time instead of servers, because the placement on the fewest ser
 @value
 class Candidate:
     """A placement on free GPUs. ``iteration_s`` is alpha(x), for a job without a stage graph relative to one server; None where
-    all placements are equally fast.
+    all placements are equally fast. A search that foresees contention counts what the placement costs there, see
+    :func:`policies.placement.shared_links.calmest`.
     """
 
     placement: Placement
@@ -68,7 +70,7 @@ def _find_by_rules(
 ) -> Candidate | None:
     """The best placement that keeps these rules. Computed once while the pool does not change."""
     demands = tuple([(rule.name, rule.demand(spec)) for rule in rules])
-    sought = (_gang_of(spec), spec.gpus, spec.gpu_types, demands, slowdown)
+    sought = (_gang_of(spec), spec.gpus, spec.gpu_types, demands, slowdown, pool.traffic_version)
     if sought not in pool.found:
         tried = (
             _of_type_by_rules(pool, cluster, spec, name, rules, slowdown) for name in spec.gpu_types or pool.gpu_types
@@ -106,6 +108,7 @@ def _parts(pool: FreePool, cluster: Cluster, spec: JobSpec, rules: Sequence[Plac
         yield pool
         return
     for part in rules[0].pools(pool, cluster, spec):
+        part.shared_links = pool.shared_links
         yield from _parts(part, cluster, spec, rules[1:])
 
 
@@ -124,7 +127,7 @@ def _find(
         placement = anywhere(pool, cluster, spec.gpus, gpu_type, slowdown)
         return None if placement is None else _slowed(cluster, placement, slowdown)
     # Many waiting jobs have equal gangs, and the search repeats while nothing has changed.
-    sought = (gang, gpu_type)
+    sought = (gang, gpu_type, pool.traffic_version)
     if sought not in pool.found:
         pool.found[sought] = _fastest_of_types(pool, cluster, gang, gpu_type)
     found: Candidate | None = pool.found[sought]
@@ -141,7 +144,8 @@ def free_for(pool: FreePool, spec: JobSpec) -> int:
 
 def _fastest_of_types(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str | None) -> Candidate | None:
     types = pool.gpu_types if gpu_type is None else (gpu_type,)
-    found = [timed for name in types if (timed := fastest(pool, cluster, gang, name)) is not None]
+    search = fastest if pool.shared_links is None else calmest
+    found = [timed for name in types if (timed := search(pool, cluster, gang, name)) is not None]
     iteration_s, placement = min(found, key=lambda timed: timed[0], default=(None, None))
     return None if placement is None else Candidate(placement, iteration_s)
 

@@ -70,6 +70,14 @@ class PlacementMethod(StrEnum):
     """Random ones, to measure the benefit of the choice."""
 
 
+class ContentionView(StrEnum):
+    """Whether a policy counts who shares a link, on a cluster whose links are shared."""
+
+    FORESEE = "foresee"
+    IGNORE = "ignore"
+    """Every GPU owns its share of its server's NIC."""
+
+
 class OptionError(ValueError):
     """An unknown option or a value out of range; the message names both."""
 
@@ -107,6 +115,7 @@ class Options:
     release: Release = Release.VIRTUAL
     fill: Fill = Fill.FIRST_FIT
     placement: PlacementMethod = PlacementMethod.HEAVY_EDGE
+    contention: ContentionView = ContentionView.FORESEE
     reserve: bool = False
     over_run: OverRun = OverRun.DOUBLE
     eta: float = 0.8
@@ -138,7 +147,7 @@ _RANGES: dict[str, tuple[float, float]] = {
 FAIR_SHARE = frozenset({"fair_share", "fair_share_half_life_s", "project_weights"})
 """Every policy takes these."""
 
-PLACEMENT_OPTIONS = frozenset({"placement", "tau", "delay_factor"})
+PLACEMENT_OPTIONS = frozenset({"placement", "contention", "tau", "delay_factor"})
 GUARD_OPTIONS = frozenset({"guard_share", "guard_wait_s"})
 PREEMPTION_OPTIONS = frozenset(
     {"preemption", "preempt_unsaved", "eta", "attempt_duration_s_min", "restarts_free", "restarted_attempt_s_min"}

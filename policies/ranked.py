@@ -175,6 +175,7 @@ class RankedPolicy:
         for job in view.jobs.values():
             if job.placement is not None:
                 state.hold(job.id, job.placement)
+                state.traffic.add(job, view.cluster, job.placement)
             if job.waiting or job.placement is not None:
                 state.guard.compete(job)
             if job.reservation is not None:
@@ -221,7 +222,7 @@ class RankedPolicy:
         explain_untried(self, view, state, plan)
 
         # 6. Take tentative changes back: what is applied comes back as changes of the next cycle.
-        state.ledger.undo_tentative()
+        state.undo_tentative()
         placed = plan.placed if released else ()
         plan.actions += [Reserve(job_id, None) for job_id in released if job_id not in placed]
 

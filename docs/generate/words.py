@@ -57,6 +57,8 @@ OPTION_MEANINGS = {
     "attempt_duration_s_min": "Seconds that an attempt runs before it may be preempted.",
     "restarts_free": "Number of restarts after which `restarted_attempt_s_min` protects the attempts of a job.",
     "restarted_attempt_s_min": "Seconds that an attempt runs before it may be preempted, after `restarts_free` restarts.",
+    "contention": "Where the cluster says how links are shared: whether placements count who shares them (`foresee`), or each "
+    "GPU owns its share (`ignore`) ([networks](../explanation/network.md#what-policies-foresee)).",
     "tau": "A job may wait for a good placement if its slowest one takes more than this many times its fastest.",
     "delay_factor": "Such a job waits at most this many times its remaining time, and no longer than the bad placement would "
     "cost it. 0: it never waits.",

@@ -141,7 +141,7 @@ class _Future:
         try:
             scan_queue_heads(self._policy, later, state, plan, victims_changed=True)
         finally:
-            state.ledger.undo_tentative()
+            state.undo_tentative()
             state.ledger.sync(self._view)
         return plan
 

@@ -2,15 +2,26 @@
 
 from policies.choose import Candidate, consolidated, free_for
 from policies.decision.preemption import PreemptionContext
-from policies.model.ids import ServerIndex
+from policies.model.ids import JobId, ServerIndex
 from policies.model.resources import NOTHING, Amounts, taken_by
 from policies.model.view import JobView
+from policies.placement.contention import Traffic
 
 
 class FuturePool:
     """Changes the pool temporarily. As a context manager it restores the pool at its end."""
 
-    __slots__ = ("_amounts", "_amounts_before", "_balance", "_before", "_context", "_pool", "added", "added_jobs")
+    __slots__ = (
+        "_amounts",
+        "_amounts_before",
+        "_balance",
+        "_before",
+        "_context",
+        "_pool",
+        "_traffic",
+        "added",
+        "added_jobs",
+    )
 
     def __init__(self, context: PreemptionContext, *, with_leaving: bool = True) -> None:
         """``with_leaving``: GPUs that are being vacated count as free."""
@@ -20,6 +31,7 @@ class FuturePool:
         self._balance: dict[ServerIndex, int] = {}
         self._amounts_before: dict[ServerIndex, Amounts] = {}
         self._amounts: dict[ServerIndex, Amounts] = {}
+        self._traffic: dict[JobId, Traffic | None] = {}
         self.added = False
         """Whether more counts as free than is free now."""
         self.added_jobs = 0
@@ -33,8 +45,9 @@ class FuturePool:
         self.restore()
 
     def add_job(self, job: JobView) -> None:
-        """Count the GPUs that the job holds as free. Reservations on the servers are served first."""
+        """Count the GPUs that the job holds as free, and its links. Reservations on the servers are served first."""
         assert job.placement is not None
+        self._traffic.setdefault(job.id, self._context.state.traffic.remove(job.id))
         self.added_jobs += 1
         for share in job.placement.shares:
             self._add(share.server, share.gpus, taken_by(job.spec, share.gpus))
@@ -62,6 +75,9 @@ class FuturePool:
             self._pool.set_free(server, gpus)
         for server, amounts in self._amounts_before.items():
             self._pool.set_spare(server, amounts)
+        for job, traffic in self._traffic.items():
+            self._context.state.traffic.put_back(job, traffic)
+        self._traffic = {}
         self._before, self._balance = {}, {}
         self._amounts_before, self._amounts = {}, {}
         self.added = False

@@ -2,7 +2,8 @@
 
 The last step of a scan, and our construction: stop a scattered job iff
 eta x remaining time x (stretch here - stretch there) > checkpoint_s + restart_s + lost_s, where the stretch of a placement x
-is alpha(x) / alpha_min. It goes back into the queue and starts again in rank order, as after any preemption.
+is alpha(x) / alpha_min; where contention is foreseen, here at least the stretch in the present crowd. It goes back into the
+queue and starts again in rank order, as after any preemption.
 """
 
 from policies.choose import CONSOLIDATED_RATIO
@@ -45,7 +46,8 @@ def migrate(context: PreemptionContext, plan: Plan) -> None:
         if better is None:
             continue
         remaining_s = expected_remaining_s(job, view.now_s) or 0.0
-        gain_s = context.eta * remaining_s * (-minus_stretch - better)
+        here = max(-minus_stretch, state.traffic.stretch(job_id))
+        gain_s = context.eta * remaining_s * (here - better)
         if gain_s > context.seconds_lost(job):
             plan.preempt(job_id)
 

@@ -43,6 +43,7 @@ class Plan:
     def start(self, job: JobId, placement: Placement) -> None:
         """Start a job on free GPUs."""
         self._state.ledger.start_tentatively(self._view, placement, self._demand(job))
+        self._state.traffic.start_tentatively(self._view.jobs[job], self._view.cluster, placement)
         self.actions.append(Start(job, placement))
 
     def preempt(self, job: JobId, for_job: JobId | None = None) -> None:
@@ -50,6 +51,7 @@ class Plan:
         held = self._view.jobs[job].placement
         assert held is not None
         self._state.ledger.leave_tentatively(self._view, job, held, self._demand(job))
+        self._state.traffic.leave_tentatively(job)
         self.actions.append(Preempt(job, for_job))
 
     def reserve(self, job: JobId, placement: Placement, victims: Sequence[JobId] = ()) -> None:
@@ -57,6 +59,7 @@ class Plan:
         for victim in victims:
             self.preempt(victim, job)
         self._state.ledger.reserve_tentatively(self._view, job, placement, self._demand(job))
+        self._state.traffic.start_tentatively(self._view.jobs[job], self._view.cluster, placement)
         self.actions.append(Reserve(job, placement))
 
     def explain(self, job: JobId, reason: Reason) -> None:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
+from policies.model.contention import Contention
+
 
 @dataclass(frozen=True, slots=True)
 class Server:
@@ -57,7 +59,10 @@ _DEMANDS = {
 
 @dataclass(frozen=True)
 class Cluster:
-    """All servers, in the order in which they were added. The view says which of them are usable. ``gangs`` limits placements."""
+    """All servers, in the order in which they were added. The view says which of them are usable. ``gangs`` limits placements.
+
+    ``contention``: how jobs that straddle servers share links; None: every GPU owns its share (the ``reserved`` network).
+    """
 
     name: str
     servers: tuple[Server, ...]
@@ -65,6 +70,7 @@ class Cluster:
     core_bytes_s: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     gangs: Gangs = Gangs.ANY
+    contention: Contention | None = None
 
     @cached_property
     def gpus(self) -> int:

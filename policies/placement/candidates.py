@@ -33,24 +33,31 @@ def fastest(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Time
     server = pool.best_fit(gang.gpus, gpu_type)
     if server is not None:
         return timed(cluster, gang, [(server, gang.gpus)], [gang.replicas])
-    if cluster.gangs is not Gangs.ANY:
-        return _fastest_allowed(pool, cluster, gang, gpu_type)
-    found = (timed(cluster, gang, grants, rows) for grants, rows in _intact(pool, cluster, gang, gpu_type))
-    best = min(found, key=lambda each: each[0], default=None)
-    if best is None and gang.tensor_across_servers:
-        split = pool.fewest_servers(gang.gpus, gpu_type)
-        best = timed(cluster, gang, split, _in_rank_order(gang, split)) if split else None
-    return best
+    found = (timed(cluster, gang, grants, rows) for grants, rows in layouts(pool, cluster, gang, gpu_type))
+    return min(found, key=lambda each: each[0], default=None)
 
 
-def _fastest_allowed(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Timed | None:
-    """The same among the shares that the engine of the cluster can start, for a gang that is not on one server."""
-    free = list(shapes.grants(pool, cluster.gangs, gang.gpus, gpu_type))
-    laid_out = (layout for grants in free if (layout := _packed(cluster, gang, grants)) is not None)
-    best = min((timed(cluster, gang, *layout) for layout in laid_out), key=lambda each: each[0], default=None)
-    if best is None and gang.tensor_across_servers and free:
-        best = timed(cluster, gang, free[0], _in_rank_order(gang, free[0]))
-    return best
+def layouts(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Iterator[_Layout]:
+    """The candidates for a gang that is not on one server: replicas on servers that the engine of the cluster can start."""
+    if cluster.gangs is Gangs.ANY:
+        intact = _intact(pool, cluster, gang, gpu_type)
+    else:
+        free = shapes.grants(pool, cluster.gangs, gang.gpus, gpu_type)
+        intact = (layout for grants in free if (layout := _packed(cluster, gang, grants)) is not None)
+    first = next(intact, None)
+    if first is not None:
+        yield first
+        yield from intact
+    elif gang.tensor_across_servers:
+        split = _fewest_allowed(pool, cluster, gang, gpu_type)
+        if split:
+            yield split, _in_rank_order(gang, split)
+
+
+def _fewest_allowed(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Sequence[Grant] | None:
+    if cluster.gangs is Gangs.ANY:
+        return pool.fewest_servers(gang.gpus, gpu_type)
+    return next(shapes.grants(pool, cluster.gangs, gang.gpus, gpu_type), None)
 
 
 def _packed(cluster: Cluster, gang: Gang, grants: Sequence[Grant]) -> _Layout | None:

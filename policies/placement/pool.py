@@ -17,6 +17,7 @@ from policies.model.cluster import Cluster
 from policies.model.ids import ServerIndex
 from policies.model.resources import Amounts, Demand, amounts_of
 from policies.model.view import ClusterView
+from policies.placement.contention import SharedLinks
 
 VIEWS_MAX = 64
 """Demands for which a pool keeps a view."""
@@ -84,6 +85,16 @@ class _Buckets:
             level = mask.bit_length() - 1
             yield level
             mask ^= 1 << level
+
+    def without(self, servers: int) -> "_Buckets":
+        """The same without a set of servers. O(levels)."""
+        left = _Buckets()
+        left.levels = [level & ~servers for level in self.levels]
+        for free, level in enumerate(left.levels):
+            if level:
+                left.mask |= 1 << free
+                left.total += free * level.bit_count()
+        return left
 
     def servers_needed(self, gpus: int, quantum: int) -> int:
         """The fewest servers that grant ``gpus`` in multiples of ``quantum``, or 0 if all together do not. O(levels)."""
@@ -156,6 +167,14 @@ class _TypePool:
             for level, servers in levels.items():
                 together.setdefault(level, []).extend(servers)
         self.all.fill(together)
+
+    def without(self, servers: int) -> "_TypePool":
+        """The same without a set of servers. O(racks x levels)."""
+        left = _TypePool()
+        left.all = self.all.without(servers)
+        for name, rack in self.racks.items():
+            left.racks[name] = left.all if rack is self.all else rack.without(servers)
+        return left
 
     def add_rack(self, rack: str) -> None:
         """Add a rack without servers."""
@@ -238,7 +257,17 @@ class FreePool:
     """
 
     __slots__ = (
-        "_capacity", "_changed", "_cluster", "_free", "_place", "_spare", "_types", "_views", "found", "servers_with_free",
+        "_capacity",
+        "_changed",
+        "_cluster",
+        "_free",
+        "_place",
+        "_spare",
+        "_types",
+        "_views",
+        "found",
+        "servers_with_free",
+        "shared_links",
         "total",
     )  # fmt: skip
 
@@ -269,6 +298,8 @@ class FreePool:
         self._views: dict[Demand, _DemandView] = {}
         self._changed: list[ServerIndex] = []
         self.found: dict[object, Any] = {}  # memo of ``policies.choose``, cleared by every change
+        self.shared_links: SharedLinks | None = None
+        """Who shares which link, for a search that foresees contention; None: it does not."""
         self.total = sum(free)
         self.servers_with_free = sum(1 for count in free if count)
 
@@ -352,6 +383,7 @@ class FreePool:
             for server in self._changed[view.followed :]:
                 view.pool.set_free(server, self._usable(server, demand), self._cluster)
         view.followed = len(self._changed)
+        view.pool.shared_links = self.shared_links
         self._views[demand] = view
         return view.pool
 
@@ -362,6 +394,20 @@ class FreePool:
         spare = self._spare.get(server)
         within = None if spare is None else demand.gpus_within(spare)
         return free if within is None else min(free, within)
+
+    @property
+    def traffic_version(self) -> int:
+        """Another number whenever traffic has changed that a search counts; 0 where it counts none."""
+        return 0 if self.shared_links is None else self.shared_links.crowds.version
+
+    def without(self, servers: int) -> "FreePool":
+        """A pool in which nothing is free on a set of servers, the bits of one integer: to search, not to change."""
+        left = copy.copy(self)
+        left._types = {name: pool.without(servers) for name, pool in self._types.items()}
+        left.found, left._views, left._changed = {}, {}, []
+        left.total = sum(pool.all.total for pool in left._types.values())
+        left.servers_with_free = sum(pool.all.servers_with(1) for pool in left._types.values())
+        return left
 
     def best_fit(self, gpus: int, gpu_type: str | None) -> ServerIndex | None:
         """The server with the smallest sufficient free count, ties by index; None if no single server has enough."""

@@ -13,7 +13,7 @@ from policies.model.placement import Placement
 from policies.model.resources import demand_of
 from policies.model.server_reservation import ServerReservation
 from policies.model.view import ClusterView, JobView
-from policies.options import Options, Queue
+from policies.options import ContentionView, Options, Queue
 from policies.placement.pool import free_now
 from policies.rank import Rank
 from policies.state.delays import PlacementDelays
@@ -24,6 +24,7 @@ from policies.state.ledger import GpuLedger
 from policies.state.placements import PlacementIndex
 from policies.state.project_shares import ProjectShares
 from policies.state.running import RunningIndex
+from policies.state.traffic import TrafficIndex
 from policies.state.wait_reasons import WaitReasons
 from policies.state.waiting import WaitingIndex
 
@@ -49,6 +50,7 @@ class SchedulerState:
         "scan",
         "server_reservations",
         "shares",
+        "traffic",
         "unusable",
         "waiting",
     )
@@ -67,6 +69,9 @@ class SchedulerState:
         self.running = RunningIndex()
         self.placements = PlacementIndex()
         self.pool = free_now(view)
+        contention = view.cluster.contention if options.contention is ContentionView.FORESEE else None
+        # Behind a head that waits for links to become free, all jobs wait: there the present crowd alone decides.
+        self.traffic = TrafficIndex(self.pool, contention, fills_up=options.queue is not Queue.STRICT)
         self.ledger = GpuLedger(self.pool, self.scan)
         self.guard = StarvationGuard(options.guard_share * view.cluster.gpus if options.queue is Queue.SKIP else 0.0)
         self.delays = PlacementDelays()
@@ -149,14 +154,21 @@ class SchedulerState:
     def leave(self, job: JobView, placement: Placement) -> None:
         """The job is being stopped: these GPUs will be vacated."""
         self.unindex_running(job.id)
+        self.traffic.remove(job.id)
         self.ledger.leave(job.id, placement, demand_of(job.spec))
 
     def vacate(self, job: JobId, placement: Placement) -> None:
         """The job does not hold these GPUs any more."""
         self.unindex_running(job)
+        self.traffic.remove(job)
         self.ledger.stay(job)
         self.placements.remove(job, placement)
         self.ledger.touch(placement)
+
+    def undo_tentative(self) -> None:
+        """The decision in progress is over: what was applied comes back as changes."""
+        self.ledger.undo_tentative()
+        self.traffic.undo_tentative()
 
     def end(self, job: JobView) -> None:
         """The job has ended."""
@@ -174,7 +186,7 @@ class SchedulerState:
 
     def check(self, view: ClusterView) -> None:
         """Raise AssertionError unless each part keeps its invariants and the parts agree. O(n log n); for tests."""
-        for part in (self.waiting, self.running, self.placements, self.guard):
+        for part in (self.waiting, self.running, self.placements, self.guard, self.traffic):
             part.check()
         self.ledger.check(view)
         assert {job for _, job in self.guard.waiting_order} == self.waiting.keys.keys()

@@ -30,7 +30,7 @@ from service.sim.executor import ExecutorCosts, SimulatedExecutor
 from service.sim.faults import NO_FAULTS, FaultCounts, FaultPlan, Faults
 from service.sim.jobs import SimJob, SimJobs, bounds_of, prepare
 from service.sim.locating import LocatingPredictor
-from service.sim.network import network_of
+from service.sim.network import network_of, parse_network
 from service.sim.predictors import make_predictor
 from service.sim.results import JobOutcome, Simulation, Span, Unfinished, summarise
 from service.sim.sensitivity import Sensitivity
@@ -141,6 +141,8 @@ class Simulator:
             ExecutorCosts(options.checkpoint_s, options.restart_s, options.launch_latency_s, options.stop_latency_s),
             network_of(options.network, cluster),
         )
+        # What the policy sees: it may foresee contention.
+        cluster = replace(cluster, contention=parse_network(options.network))
         self._faults: Faults | None = None
         sink: Sink = self._sink
         if options.faults.eventful:

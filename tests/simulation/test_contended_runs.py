@@ -16,11 +16,15 @@ from service.sim.jobs import prepare
 from service.sim.network import ContendedNetwork
 from service.sim.workloads.generate import generate
 from service.sim.workloads.model import Workload
+from tests.conformance.policy_suite import no_pause_between_refreshes
+from tests.scenarios.chance import Watched
 
 CLUSTER = Cluster("c", tuple(Server(f"s{m}", 4, nic_bytes_s=1.25e9) for m in range(6)))
 """Small servers and slow NICs: most gangs of the workload straddle."""
 
 CONTENDED = SimulationOptions(network="contended", skip_invalid=True)
+
+RESERVED = SimulationOptions(skip_invalid=True)
 
 HARSH = replace(
     CONTENDED,
@@ -80,6 +84,36 @@ def test_every_policy_comes_to_its_end(policy: str) -> None:
     assert result.finished == result.jobs == 50
     assert result.ratio_to_lower_bound is not None
     assert result.ratio_to_lower_bound >= 1.0
+
+
+@pytest.mark.parametrize("policy", sorted(BUILT_IN))
+def test_what_a_policy_knows_of_shared_links_follows_from_the_jobs(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its count of jobs on each link is checked after each decision, and a rebuilt state leads to the same decision."""
+    no_pause_between_refreshes(monkeypatch)
+    watched = Watched(make_policy(policy), rebuilt=True)
+    assert run(crowded(6, 40), CLUSTER, watched, "oracle", HARSH).result.jobs == 40
+    assert len(watched.decisions) > 80
+
+
+@pytest.mark.parametrize("policy", sorted(BUILT_IN))
+def test_on_the_reserved_network_there_is_nothing_to_foresee(policy: str) -> None:
+    stories = {
+        repr(run(crowded(1, 50), CLUSTER, make_policy(policy, {"contention": name}), "oracle", RESERVED).outcomes)
+        for name in ("foresee", "ignore")
+    }
+    assert len(stories) == 1
+
+
+def test_a_gang_waits_for_an_idle_server_rather_than_join_a_crowd() -> None:
+    """To ignore contention is to start on crowded links at once."""
+    means = [
+        run(crowded(seed), CLUSTER, make_policy("sjf", {"contention": name}), "oracle", CONTENDED).result.mean_jct_s
+        for name in ("foresee", "ignore")
+        for seed in range(4)
+    ]
+    assert sum(means[:4]) < sum(means[4:])
 
 
 def test_what_nobody_disturbs_is_at_least_as_fast() -> None:

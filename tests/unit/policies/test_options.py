@@ -3,12 +3,14 @@
 import pytest
 
 from policies.options import (
+    ContentionView,
     Fill,
     OptionError,
     Options,
     Order,
     PlacementMethod,
     Preemption,
+    PreemptUnsaved,
     Queue,
     Release,
     Weights,
@@ -28,6 +30,8 @@ def test_every_option_is_parsed_to_its_type() -> None:
         "release": "early",
         "fill": "auto",
         "placement": "random",
+        "preempt_unsaved": "priority",
+        "contention": "ignore",
         "reserve": "TRUE",
         "over_run": "attained",
         "eta": "0.5",
@@ -50,6 +54,8 @@ def test_every_option_is_parsed_to_its_type() -> None:
         Release.EARLY,
         fill=Fill.AUTO,
         placement=PlacementMethod.RANDOM,
+        preempt_unsaved=PreemptUnsaved.PRIORITY,
+        contention=ContentionView.IGNORE,
         reserve=True,
         over_run=OverRun.ATTAINED,
         eta=0.5,

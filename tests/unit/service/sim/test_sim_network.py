@@ -258,6 +258,7 @@ def test_incremental_contention_equals_a_full_count(
         for other in present:
             assert other.crowd == _counted(cluster, other, present)
             assert other.stretch * other.best_s == pytest.approx(_alpha_s(cluster, contention, other))
+        network.check(present)
         changed = {id(other) for other in present if other is not flow and before[id(other)] != other.crowd}
         assert changed == {id(other) for other in told}
 

@@ -1,0 +1,118 @@
+"""The choice among shared links, by hand and against all placements of small clusters."""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from policies.model.contention import Contention
+from policies.model.ids import ServerIndex
+from policies.placement.candidates import fastest
+from policies.placement.contention import Crowds, Layout, SharedLinks, Traffic, layout_of
+from policies.placement.fleet import fleet_of
+from policies.placement.iteration import gang as gang_of
+from policies.placement.pool import FreePool
+from policies.placement.shared_links import best_s, calmest, weighed
+from tests.contended import PLAIN, on, ring, servers
+
+FOUR = servers(4)
+SIX = servers(6)
+
+
+def traffic_on(crowds: Crowds[Traffic], *where: int, contention: Contention = PLAIN) -> Traffic:
+    gang, layout = gang_of(*ring(len(where))), layout_of(on(*where))
+    alone_s = best_s(gang, fleet_of(SIX), None, contention)[1]
+    return Traffic(SIX, contention, gang, layout, alone_s, crowds.links(gang, SIX, layout))
+
+
+def shared(free: Sequence[int], *straddling: Sequence[int], fills_up: bool = False) -> FreePool:
+    """A pool of ``SIX`` with jobs of one GPU for each server named."""
+    pool, crowds = FreePool(SIX, free), Crowds[Traffic]()
+    pool.shared_links = SharedLinks(PLAIN, crowds, fills_up)
+    for where in straddling:
+        crowds.join(traffic_on(crowds, *where))
+    return pool
+
+
+def chosen(pool: FreePool, gpus: int) -> tuple[float, tuple[int, ...]]:
+    found = calmest(pool, SIX, gang_of(*ring(gpus)), "V100")
+    assert found is not None
+    return found[0], found[1].servers
+
+
+def test_the_new_job_goes_where_no_other_straddles() -> None:
+    """Alone it takes 1 + 1 s an iteration. On servers 0 and 1 it would take 1 + 2 s, and slow the other from 2 to 3 s."""
+    quiet = FreePool(SIX, [2, 2, 0, 0, 2, 2])
+    assert fastest(quiet, SIX, gang_of(*ring(4)), "V100")[1].servers == (0, 1)  # type: ignore[index]
+    assert chosen(shared([2, 2, 0, 0, 2, 2], (0, 1)), 4) == (2.0, (4, 5))
+
+
+def test_where_all_servers_are_crowded_the_least_crowded_one_counts() -> None:
+    pool = shared([2, 2, 2, 2, 0, 0], (0, 1), (0, 1), (2, 3))
+    # 1 + 2 s for the job itself, 1 s more for the other (each of 1 s at its best), counted for 2 of its 4 GPUs.
+    assert chosen(pool, 4) == (3.5, (2, 3))
+
+
+def test_one_server_is_better_than_any_two() -> None:
+    assert chosen(shared([4, 4, 4, 4, 4, 4], (0, 1), (0, 1)), 4) == (1.0, (0,))
+
+
+def test_without_straddling_jobs_the_choice_is_the_usual_one() -> None:
+    for free in product((0, 1, 3), repeat=6):
+        for gpus in (2, 4, 5):
+            gang = gang_of(*ring(gpus))
+            usual, found = (search(shared(free), SIX, gang, "V100") for search in (fastest, calmest))
+            assert (None if usual is None else usual[1]) == (None if found is None else found[1])
+
+
+def test_a_larger_gang_keeps_its_server() -> None:
+    """Servers 2 and 3 carry nothing, but a gang of 2 there would break two whole servers: worth more than a crowd of two."""
+    assert chosen(shared([1, 1, 0, 0, 0, 0], (0, 1)), 2)[1] == (0, 1)
+    assert chosen(shared([1, 1, 1, 1, 0, 0], (0, 1)), 2)[1] == (2, 3)
+    pool = FreePool(SIX, [1, 1, 3, 3, 0, 0])
+    pool.shared_links = shared([0] * 6, (0, 1)).shared_links
+    assert chosen(pool, 4)[1] in ((0, 2), (2, 3))
+
+
+def test_links_that_may_fill_up_are_no_faster_than_a_share_for_each_gpu() -> None:
+    """2 of 4 GPUs own half of a NIC of 1e9 bytes/s: the ring takes 1 + 2 s, and 1 + 1 s alone with the whole NIC."""
+    free = [2, 2, 0, 0, 0, 0]
+    assert chosen(shared(free), 4)[0] == 2.0
+    assert chosen(shared(free, fills_up=True), 4)[0] == 3.0
+    # In a crowd of three, 1 + 3 s, and 1 s more for each of two others with half as many GPUs.
+    assert chosen(shared(free, (0, 1), (0, 1), fills_up=True), 4)[0] == 5.0
+
+
+def placements(free: Sequence[int], gpus: int, servers_max: int) -> Iterator[Layout]:
+    for held in product(*(range(least + 1) for least in free)):
+        used = [(ServerIndex(m), here) for m, here in enumerate(held) if here]
+        if sum(held) == gpus and len(used) <= servers_max:
+            yield tuple(used), tuple((here,) for _, here in used)
+
+
+@given(
+    free=st.lists(st.integers(0, 3), min_size=6, max_size=6),
+    gpus=st.integers(2, 6),
+    straddling=st.lists(
+        st.lists(st.integers(0, 5), min_size=2, max_size=4).filter(lambda w: len(set(w)) > 1), max_size=6
+    ),
+)
+@settings(max_examples=300, deadline=None)
+def test_it_is_close_to_the_best_of_all_placements_on_so_few_servers(
+    free: list[int], gpus: int, straddling: list[list[int]]
+) -> None:
+    pool, gang = shared(free, *straddling), gang_of(*ring(gpus))
+    links = pool.shared_links
+    usual = fastest(pool, SIX, gang, "V100")
+    assume(usual is not None and links is not None)
+    assert usual is not None and links is not None
+    found = calmest(pool, SIX, gang, "V100")
+    assert found is not None
+    alone_s = best_s(gang, fleet_of(SIX), "V100", PLAIN)[1]
+    cost = weighed(links, pool, SIX, gang, layout_of(found[1]), alone_s).cost
+    every = [
+        weighed(links, pool, SIX, gang, layout, alone_s).cost for layout in placements(free, gpus, len(usual[1].shares))
+    ]
+    assert cost <= 1.3 * min(every)
+    assert cost <= weighed(links, pool, SIX, gang, layout_of(usual[1]), alone_s).cost
