@@ -263,7 +263,7 @@ class Profiler:
             state = watched.job["state"]
             if state in ("running", *TERMINAL_STATES):
                 watched.points = _newest_attempt(self._client.progress(job_id))
-                watched.found = measured(watched.points, limits.warm_up)
+                watched.found = measured(watched.points, self._begun_at(watched.job) + limits.warm_up)
                 if _enough(watched.found, limits) or state in TERMINAL_STATES:
                     return
             now_s = monotonic_s()
@@ -276,6 +276,10 @@ class Profiler:
                     fail(NO_PROGRESS.format(job=job_id, seconds=limits.timeout_s), EXIT_FAILED)
                 return
             pause(POLL_S)
+
+    def _begun_at(self, job: JobDocument) -> float:
+        """The iteration at which the newest attempt began: after a preemption there is a warm-up again."""
+        return self._client.attempts(job["id"])[-1]["resume_iteration"] if job["attempts"] > 1 else 0.0
 
     @contextmanager
     def _cancelled_at_the_end(self, watched: Watched) -> Iterator[None]:

@@ -183,7 +183,7 @@ def _measure(cycle: Cycle, job: JobRecord, report: Report, iteration: float) -> 
         _note_span(cycle, job)
         return
     if attempt.first_progress_at_s is None or attempt.first_progress_iteration is None:
-        if iteration < (job.spec.profile or 0):
+        if iteration < attempt.resume_iteration + (job.spec.profile or 0):
             return
         attempt.first_progress_at_s, attempt.first_progress_iteration = report.at_s, iteration
         return

@@ -38,12 +38,12 @@ class Measured:
     input_s: float | None = None
 
 
-def measured(points: Sequence[Point], warm_up: int) -> Measured | None:
-    """The speed after ``warm_up`` iterations; None with less than two reports of different iterations from then on.
+def measured(points: Sequence[Point], start: float) -> Measured | None:
+    """The speed from iteration ``start`` on; None with less than two reports of different iterations from there.
 
     ``points`` are those of one attempt, oldest first.
     """
-    counted = [point for point in points if point.iteration >= warm_up]
+    counted = [point for point in points if point.iteration >= start]
     if len(counted) > POINTS_MAX:
         step = (len(counted) - 1) / (POINTS_MAX - 1)
         counted = [counted[round(number * step)] for number in range(POINTS_MAX)]

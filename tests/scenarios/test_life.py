@@ -255,6 +255,12 @@ def test_the_warm_up_of_a_profile_run_is_not_measured() -> None:
     assert story.record("a").measured_s_per_iteration == 1.0
     story.says(Report(ReportKind.PROGRESS, 78.0, story.attempt("a"), iteration=11.0)).until(78)
     assert story.record("a").measured_s_per_iteration == 8.0 / 5.0
+    story.says(Report(ReportKind.EXITED, 80.0, story.attempt("a"), exit_code=75, iteration=11.0)).until(90)
+    assert story.attempt("a").endswith(".2")
+    for at_s, iteration in ((100.0, 12.0), (150.0, 16.0), (154.0, 18.0)):
+        report = Report(ReportKind.PROGRESS, at_s, story.attempt("a"), iteration=iteration)
+        story.until(at_s).says(report).until(at_s)
+    assert story.record("a").measured_s_per_iteration == 2.0, "a program that starts again warms up again"
 
 
 def test_a_late_progress_report_counts_no_time_twice() -> None:

@@ -15,7 +15,7 @@ from service.cli import profile
 from service.client import Client, Unreachable
 from service.db.progress import ProgressPoint, record_progress
 from service.db.servers import enroll
-from service.db.tables import HISTORY, JOBS, THROUGHPUT
+from service.db.tables import HISTORY, JOBS, PROGRESS, THROUGHPUT
 from service.engine.commands import Command, Launch, Stop
 from service.engine.engine import Engine, Ports
 from service.engine.events import Report, ReportKind
@@ -334,6 +334,25 @@ def test_ctrl_c_cancels_the_run(machine: Machine, running: bool) -> None:
     assert machine.rows(JOBS, "id", "state")[-1] == (job, "cancelled")
     assert len(machine.launches()) == 1
     assert len([command for command in machine.executor.sent if isinstance(command, Stop)]) == (1 if running else 0)
+
+
+def test_a_run_that_is_preempted_is_measured_in_its_next_attempt(machine: Machine) -> None:
+    def preempt() -> None:
+        if machine.waited_s == 15.0:
+            machine.cli.client.hold(1, preempt=True)
+        if machine.waited_s == 40.0:
+            machine.cli.client.release(1)
+
+    machine.on_pause = preempt
+    result = machine.cli.run(*RUN, "--gpus", "1", "--warm-up", "20", "--json", *COMMAND)
+    assert result.exit_code == 0, result.output
+    (run,) = json.loads(result.stdout)["runs"]
+    assert run["seconds_per_iteration"] == pytest.approx(COMPUTE_S + INPUT_S, rel=0.05)
+    assert [launch.number for launch in machine.launches()] == [1, 2]
+    assert machine.launches()[1].resume_iteration >= 20
+    points = machine.rows(PROGRESS, "attempt_id", "iteration")
+    resumed = [iteration for attempt, iteration in points if attempt == "1.2"]
+    assert run["iterations"] <= resumed[-1] - machine.launches()[1].resume_iteration - 20
 
 
 def test_a_run_that_someone_cancels_is_not_measured(machine: Machine) -> None:
