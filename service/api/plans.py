@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter
 
 from policies.catalogue.shapes import SHAPES
-from policies.model.cluster import Cluster
+from policies.model.cluster import Cluster, Server
 from policies.model.graph import StageGraph
 from policies.model.job import JobSpec
 from policies.model.parallelism import ParallelismConfig
 from policies.model.plan import PipelineSchedule, Precision, Recompute, TrainingPlan
 from policies.model.shape import ModelShape, TransformerShape
+from policies.placement.fleet import fleet_of
 from policies.suggestion import did_you_mean
 from policies.throughput import NeverFits, times_of
 from policies.training.gpu_names import gpu_name, meant_by, with_types_of
@@ -150,6 +151,11 @@ def _fault(error: ReadError, body: PlanBody, reader: str | None) -> PlanFault:
     return PlanFault(f"{error.key:.100}: {problem}", "plan", *([reader] if reader else []))
 
 
+def _kinds(cluster: Cluster) -> Iterator[Server]:
+    """A server of each kind: servers are many, and a request may have many jobs."""
+    return (server for server, _ in fleet_of(cluster).classes)
+
+
 class AcceptedType(NamedTuple):
     """A GPU type of the cluster that a job takes. ``gpu`` None: not known. ``memory_bytes``: of a GPU; None: not known."""
 
@@ -171,7 +177,7 @@ def accepted_types(gpu_types: Sequence[str], cluster: Cluster) -> list[AcceptedT
 
 
 def _accepted(name: str, cluster: Cluster) -> AcceptedType:
-    stated = [server.gpu_memory_gib for server in cluster.servers if server.gpu_type == name]
+    stated = [server.gpu_memory_gib for server in _kinds(cluster) if server.gpu_type == name]
     largest = max((size for size in stated if size is not None), default=None)
     meaning = gpu_name(name, largest)
     if not meaning.models:
@@ -227,7 +233,7 @@ def derive(plan: TrainingPlan, shape: ModelShape | None, gpu_types: Sequence[str
         return Derived(types, left_out, None, gpu_memory_gib=needed_gib)
     basis = known[0]
     assert basis.gpu is not None
-    speed = min(server.gpu_speed for server in cluster.servers if server.gpu_type == basis.name)
+    speed = min(server.gpu_speed for server in _kinds(cluster) if server.gpu_type == basis.name)
     graph, parallelism = stages_of(shape, plan, basis.gpu, links_on(cluster, basis.name), speed)
     return Derived(types, left_out, basis, graph, parallelism, needed_gib)
 
@@ -235,14 +241,14 @@ def derive(plan: TrainingPlan, shape: ModelShape | None, gpu_types: Sequence[str
 def _needed_gib(bill: MemoryBill, types: Collection[str], cluster: Cluster) -> float | None:
     """What each GPU must have, if some servers of these types state less."""
     needed = math.ceil(bill.peak / TOLERANCE / 2**30 * 100) / 100
-    stated = (server.gpu_memory_gib for server in cluster.servers if server.gpu_type in types)
+    stated = (server.gpu_memory_gib for server in _kinds(cluster) if server.gpu_type in types)
     return needed if any(size is not None and size < needed for size in stated) else None
 
 
 def links_on(cluster: Cluster, gpu_type: str) -> Links:
     """Of the largest servers with this type, the fastest ones."""
     best = max(
-        (server for server in cluster.servers if server.gpu_type == gpu_type),
+        (server for server in _kinds(cluster) if server.gpu_type == gpu_type),
         key=lambda server: (server.gpus, server.intra_bytes_s, server.share_bytes_s),
     )
     return Links(best.intra_bytes_s, best.share_bytes_s, best.gpus)
@@ -250,7 +256,12 @@ def links_on(cluster: Cluster, gpu_type: str) -> Links:
 
 def _time(shape: ModelShape, plan: TrainingPlan, on: AcceptedType, cluster: Cluster) -> IterationTime:
     assert on.gpu is not None
-    return iteration_time(shape, plan, on.gpu, links_on(cluster, on.name))
+    return _time_on(shape, plan, on.gpu, links_on(cluster, on.name))
+
+
+@lru_cache(maxsize=1024)
+def _time_on(shape: ModelShape, plan: TrainingPlan, gpu: GpuModel, links: Links) -> IterationTime:
+    return iteration_time(shape, plan, gpu, links)
 
 
 @lru_cache(maxsize=1024)

@@ -41,6 +41,7 @@ from service.sim.results import JOB_COLUMNS, Result
 from service.sim.workloads.importers import IMPORTERS
 from service.sim.workloads.model import FINAL_STATES, WorkloadJob
 from service.wire.bodies import JobBody
+from service.wire.plans import PlanBody
 from tests.docs.markdown import ROOT
 
 
@@ -79,7 +80,7 @@ def test_keys_of_a_faults_file_and_what_is_counted() -> None:
 
 
 def test_job_keys() -> None:
-    assert set(JobBody.model_fields) <= _coded(_page("reference/job.md"))
+    assert set(JobBody.model_fields) | set(PlanBody.model_fields) <= _coded(_page("reference/job.md"))
 
 
 def test_result_keys_and_columns() -> None:
