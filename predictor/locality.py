@@ -10,12 +10,13 @@ about this size, all programs, and last the prior.
 import math
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-from policies.model.estimate import EndedJob
+from policies.model.estimate import EndedJob, Prediction, Reported
+from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from policies.model.placement import Slowdown, Span, SpanSeconds
 
@@ -35,6 +36,8 @@ PRIOR: Final = Steps(0.35, 0.10)
 profiles that petuum/adaptdl publishes (``python -m benchmarks.locality --profiles FILE`` computes it). The division is our
 assumption, because the source has one network tier."""
 
+CHANGE_LOG_MIN: Final = 0.05
+"""A running job's slowdown is revised if a factor changes by more than this logarithm."""
 RUNS_KEPT: Final = 20
 CELLS_MAX: Final = 100_000
 """Cells kept; the one that was measured longest ago is dropped first."""
@@ -93,12 +96,15 @@ class _Cell:
     pairs: dict[tuple[Span, Span], deque[float]] = field(default_factory=dict)
     seen: _Seen = _NOTHING
 
-    def observe(self, seconds: SpanSeconds) -> None:
+    def observe(self, seconds: SpanSeconds, before: SpanSeconds | None) -> None:
+        """``before``: what was observed of the same run already."""
         found = {span: math.log(each) for span in Span if (each := seconds.at(span)) is not None and _usable(each)}
-        for span, log in found.items():
-            self.runs.setdefault(span, deque(maxlen=RUNS_KEPT)).append(log)
+        fresh = {span for span in found if before is None or before.at(span) is None}
+        for span in fresh:
+            self.runs.setdefault(span, deque(maxlen=RUNS_KEPT)).append(found[span])
         for pair in combinations(found, 2):
-            self.pairs.setdefault(pair, deque(maxlen=RUNS_KEPT)).append(found[pair[1]] - found[pair[0]])
+            if not fresh.isdisjoint(pair):
+                self.pairs.setdefault(pair, deque(maxlen=RUNS_KEPT)).append(found[pair[1]] - found[pair[0]])
 
     def compare(self, wider: Steps) -> _Seen:
         """The steps that the measurements show. One over both is divided as in the wider group."""
@@ -130,26 +136,52 @@ class _Cell:
 
 
 class SlowdownLearner:
-    """Learns from ended jobs; each costs O(levels). Equal labels in equal order give equal answers."""
+    """Learns from running and ended jobs; each costs O(levels). Equal jobs in equal order give equal answers."""
 
     def __init__(self) -> None:
         self._cells: OrderedDict[_Key, _Cell] = OrderedDict()
         self._groups: dict[_Key, _Group] = {}
         self._newest: dict[_Key, _Cell] = {}
         """Of each program and number of GPUs the cell that was measured last, for jobs that name no GPU type."""
+        self._running: OrderedDict[JobId, SpanSeconds] = OrderedDict()
+        """What is learnt already of jobs that have not ended."""
 
     def observe(self, label: EndedJob) -> None:
-        """Learn from a job that was measured; others change nothing."""
-        seconds, spec = label.seconds_by_span, label.spec
-        if seconds is None or spec.gpus == 1:
-            return
+        """Learn from an ended job that was measured; others change nothing."""
+        before = self._running.pop(label.job, None)
+        if label.seconds_by_span is not None and label.spec.gpus > 1:
+            self._learn(label.spec, label.seconds_by_span, before)
+
+    def revise(self, reported: Reported, answer: Prediction | None) -> Prediction | None:
+        """Learn the speeds of a running job. Returns ``answer``, with the job's slowdown if that has changed.
+
+        ``answer`` is the revision for other reasons; None: there is none.
+        """
+        seconds, spec = reported.seconds_by_span, reported.request.spec
+        if seconds is None or spec.gpus == 1 or spec.stage_graph is not None:
+            return answer
+        job = reported.request.job
+        self._learn(spec, seconds, self._running.get(job))
+        self._running[job] = seconds
+        if len(self._running) > CELLS_MAX:
+            self._running.popitem(last=False)
+        slowdown, before = self.slowdown(spec), reported.estimate.slowdown
+        if before is not None and _alike(slowdown, before):
+            return answer
+        revised = answer or Prediction(reported.estimate)
+        return replace(revised, estimate=replace(revised.estimate, slowdown=slowdown))
+
+    def _learn(self, spec: JobSpec, seconds: SpanSeconds, before: SpanSeconds | None) -> None:
+        """Enter the speeds of a run, of which ``before`` is entered already."""
+        if before is not None and before.gpu_type != seconds.gpu_type:
+            before = None
         *keys, name = _keys(spec, seconds.gpu_type)
         cell = self._cells.get(name)
         if cell is None:
             cell = self._cells[name] = _Cell(tuple(keys))
         self._cells.move_to_end(name)
         self._newest[name[:3]] = cell
-        cell.observe(seconds)
+        cell.observe(seconds, before)
         self._enter(cell, cell.compare(self._expected(cell.keys)))
         if len(self._cells) > CELLS_MAX:
             oldest, dropped = self._cells.popitem(last=False)
@@ -205,6 +237,11 @@ def _keys(spec: JobSpec, gpu_type: str) -> Iterator[_Key]:
         yield "model", spec.model
     yield "program", spec.recurrence
     yield "cell", spec.recurrence, spec.gpus, gpu_type
+
+
+def _alike(one: Slowdown, other: Slowdown) -> bool:
+    ratios = one.rack / other.rack, one.cluster / other.cluster
+    return one.measured == other.measured and all(abs(math.log(ratio)) <= CHANGE_LOG_MIN for ratio in ratios)
 
 
 def _usable(seconds: float) -> bool:

@@ -36,8 +36,8 @@ def revise(
     ``pending`` is the job's first prediction, ``weight`` that of its user's reports, and ``ceiling`` the largest total that the
     job can reach before it is ended.
     """
-    least = plausible(reported.least_iterations)
-    if not pending.shadow_points or least is None:
+    least, named = plausible(reported.least_iterations), reported.total_iterations
+    if not pending.shadow_points or least is None or named is None:
         return None
     before, unweighted = reported.estimate, points_in_units(pending.base, ceiling)
     if reported.iterations > least * math.exp(HELD_LOG_RATIO):
@@ -51,7 +51,7 @@ def revise(
         # The same report again after a restart.
         return None
     pending.revision = Revision(total, points)
-    words = amount(reported.total_iterations, Unit.ITERATIONS)
+    words = amount(named, Unit.ITERATIONS)
     source = f"{pending.source}; it reports {words} in all, which weighs {weight.weight:.0%}"
     return replace(before, points=points, source=source, trusted=pending.trusted, point=None)
 

@@ -324,7 +324,10 @@ class LivePredictor:
         raises. A job that was not predicted here is never revised. ``now_s`` is not used.
         """
         with self._lock:
-            return [self._revise(each) for each in reported]
+            answers = [None if each.total_iterations is None else self._revise(each) for each in reported]
+            if self._slowdowns is None:
+                return answers
+            return [self._slowdowns.revise(each, answer) for each, answer in zip(reported, answers, strict=True)]
 
     def _revise(self, reported: Reported) -> Prediction | None:
         pending = self._pending.get(reported.request.job)

@@ -109,6 +109,10 @@ def _index_change_of_unfinished(
         assert change.placement is not None
         if job.state in (JobState.PREEMPTING, JobState.CANCELLING):
             state.leave(job, change.placement)
+    elif kind is ChangeKind.ESTIMATED and job.state in (JobState.STARTING, JobState.RUNNING):
+        # The learnt slowdown is part of the estimate.
+        state.placements.forget_stretch(job.id)
+        note_stretch(policy, view, job, state)
     elif kind in (ChangeKind.RESERVED, ChangeKind.REFUSED):
         # The job's own reservation counts, whether the action was applied or not.
         state.ledger.release(job.id)

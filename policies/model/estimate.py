@@ -61,20 +61,22 @@ class PredictionRequest:
 
 @value
 class Reported:
-    """A total that a running job has reported. Its weight depends on the accuracy of the user's earlier reports.
+    """What a running job has reported: a total, or a first speed at a span. The weight of a total depends on the accuracy of the
+    user's earlier reports.
 
     ``estimate`` ranks it now. ``iterations`` are done and ``service_s`` spent by then. ``total_iterations`` is
-    the newest reported (or declared) total, ``least_iterations`` the least of all. ``seconds_per_iteration`` is measured; None
-    before the first measurement.
+    the newest reported (or declared) total, ``least_iterations`` the least of all; None without a new one, or without any.
+    ``seconds_per_iteration`` is measured; None before the first measurement. ``seconds_by_span`` is given if a span is new there.
     """
 
     request: PredictionRequest
     estimate: Estimate
     iterations: float
     service_s: float
-    total_iterations: float
-    least_iterations: float
+    total_iterations: float | None
+    least_iterations: float | None
     seconds_per_iteration: float | None = None
+    seconds_by_span: SpanSeconds | None = None
 
 
 @dataclass(frozen=True, slots=True)

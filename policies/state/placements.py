@@ -31,10 +31,14 @@ class PlacementIndex:
         self.stretched.add(key)
         self._stretch_keys[job.id] = key
 
-    def remove(self, job: JobId, placement: Placement) -> None:
-        """The job does not hold these GPUs any more. O(servers of the job + log n)."""
+    def forget_stretch(self, job: JobId) -> None:
+        """The job's slowdown is another one now. O(log n)."""
         if (key := self._stretch_keys.pop(job, None)) is not None:
             self.stretched.remove(key)
+
+    def remove(self, job: JobId, placement: Placement) -> None:
+        """The job does not hold these GPUs any more. O(servers of the job + log n)."""
+        self.forget_stretch(job)
         for share in placement.shares:
             holders = self.on_server.get(share.server)
             if holders is not None:

@@ -105,7 +105,7 @@ class SimulationFlags(InputOptions):
         typer.Option(
             "--sensitivity",
             help="Hidden slowdowns by span of jobs without a model: none, or drawn and unknown to the policy (blind), "
-            "learnt as jobs end, or known.",
+            "learnt from their runs, or known.",
         ),
     ] = Sensitivity.NONE
     launch_latency_s: Annotated[

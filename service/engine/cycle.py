@@ -64,6 +64,8 @@ class Cycle:
     admitted: set[JobId] = field(default_factory=set)
     totals: dict[JobId, float] = field(default_factory=dict)
     """The newest total iterations that a running job reported, or its declaration that it has exceeded."""
+    measured: dict[JobId, None] = field(default_factory=dict)
+    """Running jobs without a stage graph whose speed was measured for the first time at a span."""
 
     def touch(self, job: JobRecord) -> JobWrite:
         """The write of this job. The first call creates it and increments the job's version."""

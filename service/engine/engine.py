@@ -220,7 +220,7 @@ class Engine(Generic[State]):
     def _drain(self, cycle: Cycle) -> None:
         for report in self._ports.executor.poll():
             apply_report(cycle, report)
-        if cycle.totals:
+        if cycle.totals or cycle.measured:
             try:
                 revise_estimates(cycle, self._ports.predictor)
             except Exception:

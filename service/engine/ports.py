@@ -30,7 +30,9 @@ class Predictor(Protocol):
         """One answer per request, in order; None = no estimate. Called outside transactions. Must not raise for unusual jobs."""
 
     def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
-        """Predictions revised by running jobs' reported totals, in order; None = unchanged. Must be cheap: it calls no model."""
+        """Predictions revised by running jobs' reported totals and first speeds, in order; None = unchanged. Must be cheap: it
+        calls no model.
+        """
 
     def ended(self, label: EndedJob) -> None:
         """Learn from an ended job. Called after the commit of its end."""

@@ -1,4 +1,4 @@
-"""Reported totals of running programs: collected from progress reports, and passed to the predictor before the decision.
+"""Reported totals and first speeds of running programs: collected from reports, and passed to the predictor before the decision.
 
 Only progress reports count. A total in the report of an attempt's end can no longer change a rank, and a simulated executor
 fills in the true one there.
@@ -21,13 +21,13 @@ def note_total(cycle: Cycle, job: JobRecord, total: float | None, iteration: flo
 
 
 def revise_estimates(cycle: Cycle, predictor: Predictor) -> None:
-    """Revise the estimates of the jobs with a noted total, and report changed ones to the policy.
+    """Revise the estimates of the jobs with a noted total or speed, and report changed ones to the policy.
 
     O(reports). Raises what the predictor raises.
     """
     reported = {
-        job_id: _reported(job, total)
-        for job_id, total in cycle.totals.items()
+        job_id: _reported(cycle, job)
+        for job_id in {**cycle.totals, **cycle.measured}
         if (job := cycle.world.jobs[job_id]).estimate is not None and not job.finished
     }
     answers = predictor.revise(cycle.now_s, list(reported.values()))
@@ -35,11 +35,12 @@ def revise_estimates(cycle: Cycle, predictor: Predictor) -> None:
         if answer is not None:
             job = cycle.world.jobs[job_id]
             job.estimate = answer.estimate
+            cycle.world.time_again(job)
             cycle.touch(job).prediction = answer
             cycle.change(ChangeKind.ESTIMATED, job)
 
 
-def _reported(job: JobRecord, total: float) -> Reported:
+def _reported(cycle: Cycle, job: JobRecord) -> Reported:
     assert job.estimate is not None
     named = (job.reported_iterations, job.spec.declared_iterations)
     return Reported(
@@ -47,7 +48,8 @@ def _reported(job: JobRecord, total: float) -> Reported:
         estimate=job.estimate,
         iterations=job.iterations,
         service_s=job.service_s,
-        total_iterations=total,
-        least_iterations=min(each for each in named if each is not None),
+        total_iterations=cycle.totals.get(job.id),
+        least_iterations=min((each for each in named if each is not None), default=None),
         seconds_per_iteration=job.measured_s_per_iteration,
+        seconds_by_span=job.seconds_by_span if job.id in cycle.measured else None,
     )

@@ -201,8 +201,10 @@ def _note_span(cycle: Cycle, job: JobRecord) -> None:
         return
     cluster = cycle.world.cluster
     gpu_type = cluster.servers[job.placement.shares[0].server].gpu_type
-    before = job.seconds_by_span or SpanSeconds(gpu_type)
-    job.seconds_by_span = before.measured(gpu_type, span_of(cluster, job.placement), 1.0 / job.iterations_per_s)
+    span, before = span_of(cluster, job.placement), job.seconds_by_span or SpanSeconds(gpu_type)
+    job.seconds_by_span = before.measured(gpu_type, span, 1.0 / job.iterations_per_s)
+    if job.spec.stage_graph is None and (before.at(span) is None or before.gpu_type != gpu_type):
+        cycle.measured[job.id] = None
 
 
 def _settle_end(job: JobRecord, report: Report, keep: bool) -> None:

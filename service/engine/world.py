@@ -93,6 +93,12 @@ class World:
         if job.attempt is not None:
             self._hold(job.id, job.attempt.placement, job.attempt.gpu_ids)
 
+    def time_again(self, job: JobRecord) -> None:
+        """The slowdown of a job without a stage graph may have changed."""
+        if job.spec.stage_graph is None:
+            with suppress(NeverFits):
+                job.iteration_times = times_of(job.spec, self.cluster, job.slowdown)
+
     def remove_job(self, job_id: JobId) -> None:
         """Remove a finished job; it must hold no GPUs."""
         assert job_id not in self._holding, f"job {job_id} still holds GPUs"

@@ -32,8 +32,11 @@ class LocatingPredictor:
         ]
 
     def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
-        """Those of the other one; they keep the slowdown."""
-        return self._inner.revise(now_s, reported)
+        """Those of the other one; with what is learnt of the job's slowdown."""
+        answers = self._inner.revise(now_s, reported)
+        if self._learner is None:
+            return answers
+        return [self._learner.revise(each, answer) for each, answer in zip(reported, answers, strict=True)]
 
     def ended(self, label: EndedJob) -> None:
         """Both learn."""

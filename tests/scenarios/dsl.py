@@ -21,7 +21,7 @@ from policies.model.cluster import Cluster, Gangs, Server
 from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Reported, Unit
 from policies.model.ids import AttemptId, JobId, ServerIndex, attempt_id
 from policies.model.job import IterationTimes, JobSpec, PreemptionSignal
-from policies.model.placement import Slowdown
+from policies.model.placement import Slowdown, SpanSeconds
 from policies.model.reasons import Reason
 from policies.model.server_reservation import ServerReservation
 from policies.registry import make_policy
@@ -72,6 +72,9 @@ class Told:
     def __init__(self) -> None:
         self.points: dict[JobId, tuple[float, ...] | None] = {}
         self.slowdowns: dict[JobId, Slowdown] = {}
+        self.slowdowns_measured: dict[JobId, Slowdown] = {}
+        """What it says once the job's speed was measured at a span for the first time."""
+        self.spans: list[tuple[JobId, SpanSeconds]] = []
         self.learnt: list[EndedJob] = []
         self.revised: dict[JobId, tuple[float, ...]] = {}
 
@@ -79,6 +82,11 @@ class Told:
         """What a scenario has put down for the job, once."""
         answers = []
         for each in reported:
+            if each.seconds_by_span is not None:
+                self.spans.append((each.request.job, each.seconds_by_span))
+                slowdown = self.slowdowns_measured.get(each.request.job)
+                answers.append(slowdown and Prediction(replace(each.estimate, slowdown=slowdown)))
+                continue
             points = self.revised.pop(each.request.job, None)
             answers.append(None if points is None else Prediction(replace(each.estimate, points=points)))
         return answers

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from policies.model.cluster import Server
-from policies.model.placement import Slowdown
+from policies.model.placement import Slowdown, SpanSeconds
 from policies.model.reasons import Reason
 from service.sim.executor import ExecutorCosts
 from tests.scenarios.dsl import Story, cluster, policy
@@ -102,4 +102,32 @@ def test_no_job_moves_for_the_slowdown_of_other_programs() -> None:
     story.until(5).finishes("x").on("a", 0).on("b", 1)
     story.job("guessed", gpus=4, runs_s=1000, at_s=10, slowdown=replace(TWICE, measured=False))
     story.until(10).starts("guessed").on("guessed", 0, 1)
+    story.until(201).finishes("b").preempts()
+
+
+def test_a_running_gang_moves_once_its_own_speed_has_shown_the_slowdown() -> None:
+    """Before, its slowdown was that of other programs. The speed is measured again after the move, at another span."""
+    story = cluster("2x4", policy("asrpt", **GUIDED, delay_factor=0), costs=ExecutorCosts(restart_s=60.0))
+    story.job("a", gpus=2, runs_s=3600).job("x", gpus=2, runs_s=3, at_s=0.1).job("b", gpus=2, runs_s=200, at_s=0.2)
+    story.until(5).finishes("x").on("a", 0).on("b", 1)
+    story.job("gang", gpus=4, runs_s=1000, at_s=10, iterations=1000, slowdown=replace(TWICE, measured=False))
+    gang = story.ids["gang"]
+    story.told.slowdowns_measured[gang] = TWICE
+    story.until(10).starts("gang").on("gang", 0, 1)
+    assert story.record("gang").slowdown == TWICE
+    story.until(201).finishes("b").preempts("gang").starts("gang").on("gang", 1)
+    story.until(1000)
+    assert story.told.spans == [
+        (gang, SpanSeconds("V100", rack=2.0)),
+        (gang, SpanSeconds("V100", server=1.0, rack=2.0)),
+    ]
+
+
+def test_a_gang_that_turns_out_not_to_be_slowed_stays() -> None:
+    story = cluster("2x4", policy("asrpt", **GUIDED, delay_factor=0), costs=ExecutorCosts(restart_s=60.0))
+    story.job("a", gpus=2, runs_s=3600).job("x", gpus=2, runs_s=3, at_s=0.1).job("b", gpus=2, runs_s=200, at_s=0.2)
+    story.until(5).finishes("x").on("a", 0).on("b", 1)
+    story.job("gang", gpus=4, runs_s=1000, at_s=10, iterations=1000, slowdown=TWICE)
+    story.told.slowdowns_measured[story.ids["gang"]] = Slowdown(1.01, 1.01)
+    story.until(10).starts("gang").on("gang", 0, 1)
     story.until(201).finishes("b").preempts()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.model.estimate import EndedJob, PredictionRequest
+from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Reported, Unit
 from policies.model.graph import Stage, StageGraph
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
@@ -164,3 +164,47 @@ def test_the_live_predictor_gives_gangs_their_slowdown_and_a_restart_changes_not
     without = LivePredictor()
     without.warm(labels)
     assert asked(without, spec_of()) is None
+
+
+def reported(job: int, spec: JobSpec, slowdown: Slowdown | None, **seconds: float) -> Reported:
+    estimate = Estimate((9.0,), Unit.ITERATIONS, "test", slowdown=slowdown)
+    request = PredictionRequest(JobId(job), spec, 0.0)
+    return Reported(request, estimate, 1.0, 1.0, None, None, seconds_by_span=SpanSeconds("V100", **seconds))
+
+
+def test_a_running_job_teaches_at_once_and_its_end_says_nothing_twice() -> None:
+    spec = spec_of()
+    learner = after([ran(spec, server=1.0)])
+    first = learner.revise(reported(7, spec, UNKNOWN, rack=2.0), None)
+    assert first is not None
+    found = first.estimate.slowdown
+    assert found is not None
+    assert found == learner.slowdown(spec)
+    assert (found.measured, found.rack > 1.6) == (True, True)
+    again = learner.revise(reported(7, spec, found, rack=2.0), None)
+    assert again is None, "nothing new"
+    learner.observe(replace(ran(spec, rack=2.0), job=JobId(7)))
+    assert learner.slowdown(spec) == found
+    learner.observe(replace(ran(spec, rack=2.0), job=JobId(8)))
+    assert learner.slowdown(spec).rack > found.rack, "another run says more"
+
+
+def test_both_spans_of_one_run_are_one_comparison_however_they_arrive() -> None:
+    spec = spec_of()
+    live, late = SlowdownLearner(), SlowdownLearner()
+    live.revise(reported(7, spec, None, rack=3.0), None)
+    live.revise(reported(7, spec, None, server=1.5, rack=3.0), None)
+    for learner in (live, late):
+        learner.observe(replace(ran(spec, server=1.5, rack=3.0), job=JobId(7)))
+    assert live.slowdown(spec) == late.slowdown(spec)
+
+
+def test_a_revision_for_another_reason_is_kept() -> None:
+    learner, spec = SlowdownLearner(), spec_of()
+    answer = Prediction(Estimate((5.0,), Unit.ITERATIONS, "reported", slowdown=UNKNOWN), "f1", (1.0,))
+    assert learner.revise(reported(7, spec, UNKNOWN, rack=2.0), answer) == answer
+    learner.observe(ran(spec, server=1.0))
+    both = learner.revise(reported(8, spec, UNKNOWN, cluster=2.0), answer)
+    assert both is not None
+    assert both == replace(answer, estimate=replace(answer.estimate, slowdown=learner.slowdown(spec)))
+    assert learner.revise(reported(9, spec_of(gpus=1), None, server=2.0), None) is None
