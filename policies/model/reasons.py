@@ -37,6 +37,7 @@ class Reason(StrEnum):
     CHECKPOINT_UNREADABLE = "checkpoint_unreadable"
     DISK_FULL = "disk_full"
     OUT_OF_MEMORY = "out_of_memory"
+    NO_CONTAINERS = "no_containers"
     # The end
     COMPLETED = "completed"
     CANCELLED_BY_USER = "cancelled_by_user"
@@ -87,6 +88,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.CHECKPOINT_UNREADABLE: "The job's checkpoint folder cannot be read or written.",
     Reason.DISK_FULL: "The disk that holds logs and checkpoints is full.",
     Reason.OUT_OF_MEMORY: "The program used more memory than the job's memory_gib and was ended; ask for more.",
+    Reason.NO_CONTAINERS: "The job's image cannot run: the server has neither podman nor apptainer, or a volume is refused.",
     Reason.COMPLETED: "The program ended with exit code 0.",
     Reason.CANCELLED_BY_USER: "The job was cancelled on request.",
     Reason.WALLTIME: "The job exceeded its walltime.",
@@ -97,7 +99,13 @@ SENTENCES: dict[Reason, str] = {
 }
 
 _NOT_RETRYABLE = frozenset(
-    {Reason.COMMAND_NOT_FOUND, Reason.WORKING_DIR_NOT_FOUND, Reason.CHECKPOINT_UNREADABLE, Reason.WALLTIME}
+    {
+        Reason.COMMAND_NOT_FOUND,
+        Reason.WORKING_DIR_NOT_FOUND,
+        Reason.CHECKPOINT_UNREADABLE,
+        Reason.NO_CONTAINERS,
+        Reason.WALLTIME,
+    }
 )
 
 

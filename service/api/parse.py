@@ -18,6 +18,7 @@ from service.api.plans import MemoryCheck
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
 from service.api.stepwise import too_many_jobs
 from service.config.settings import Settings
+from service.domain.volumes import closed_volume
 from service.wire.bodies import JobBody, JobsBody
 
 RESERVED_ENV_PREFIX = "SOONER_"
@@ -113,8 +114,7 @@ def _parse_all(placed: Sequence[Placed], settings: Settings, cluster: Cluster) -
 
 def _parse_job(body: JobBody, settings: Settings, cluster: Cluster, faults: Faults) -> JobSpec | None:
     _check_command(body, faults)
-    if body.image is not None:
-        faults.add("cannot be run by this service", "image")
+    _check_image(body, settings, faults)
     body = _with_types(body, faults)
     shape = shape_of(body, settings, cluster, faults)
     if shape is not None:
@@ -157,6 +157,21 @@ def _check_command(body: JobBody, faults: Faults) -> None:
     for position, name in enumerate(body.secret_env):
         if name not in body.env:
             faults.add("must be the name of a variable in env", "secret_env", position)
+
+
+def _check_image(body: JobBody, settings: Settings, faults: Faults) -> None:
+    if body.volumes and body.image is None:
+        faults.add("needs an image", "volumes")
+    if body.image is not None and settings.executor not in ("local", "fake"):
+        faults.add(
+            f"cannot be run with executor={settings.executor}; have the command itself start the container", "image"
+        )
+    targets = [volume.target for volume in body.volumes]
+    for position, target in enumerate(targets):
+        if target in targets[:position]:
+            faults.add(f"is the target of volumes/{targets.index(target)} too", "volumes", position, "target")
+    if (closed := closed_volume([volume.source for volume in body.volumes], settings.data_dir)) is not None:
+        faults.add("must not contain the data folder of the service, or be in it", "volumes", closed, "source")
 
 
 def _check_range(body: JobBody, gpus: int, faults: Faults) -> None:

@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from policies.model.job import Launch as LaunchMode
+from policies.model.reasons import Reason
 from policies.model.resources import NOTHING, taken_by
 from policies.placement.seats import node_order, seats
+from service.domain.volumes import closed_volume
 from service.engine.commands import Launch
+from service.executors.containers import Containers, contained_command
+from service.executors.folder import PROGRESS, WORK
 from service.executors.rank_plan import rank_plan
 from service.runtime.accounts import Account, account_of
 from service.runtime.processes import MARK_BITS
@@ -33,6 +37,7 @@ class Site:
     ``progress_url`` is a template in which ``{job}`` and ``{attempt}`` are replaced. ``cgroups``: the folder of the
     attempts' control groups, None without them; ``limits``: the controllers by which they limit CPUs and memory.
     ``run_as_users``: see :func:`service.runtime.accounts.account_of`; None: jobs run as the service's user.
+    ``containers``: what runs images; None: nothing does. ``physical_gpus``: whether this machine has GPUs.
     ``checkpoint_name``: the name of a job's folder below ``checkpoints_dir``.
     """
 
@@ -46,6 +51,8 @@ class Site:
     checkpoints_dir: Path
     cgroups: Path | None
     limits: frozenset[str] = frozenset()
+    containers: Containers | None = None
+    physical_gpus: bool = False
     run_as_users: Mapping[str, str] | None = None
     checkpoint_name: Callable[[int], str] = str
 
@@ -109,7 +116,7 @@ def build_plan(launch: Launch, site: Site, identity: Identity, master_port: int,
     account = account_of(spec.user, site.run_as_users) if site.run_as_users is not None else None
     # Two launches of one attempt must not share a group, because the second one ends its own.
     cgroup = site.cgroups / f"{identity.group}{secrets.token_hex(4)}" if site.cgroups is not None else None
-    return {
+    plan: dict[str, Any] = {
         "attempt": str(launch.attempt),
         "attempts_dir": str(site.attempts_dir),
         "lease_file": str(site.lease_file),
@@ -130,7 +137,34 @@ def build_plan(launch: Launch, site: Site, identity: Identity, master_port: int,
         "grace_s": spec.preemption.grace_s if spec.preemption is not None else site.term_grace_s,
         "term_grace_s": site.term_grace_s,
         "clock_s": clock_s,
+        "refusal": None,
     }
+    if spec.image is not None:
+        _contain(plan, launch, site)
+    return plan
+
+
+def _contain(plan: dict[str, Any], launch: Launch, site: Site) -> None:
+    """Have the command run in the job's image, or have the supervisor refuse it."""
+    spec = launch.spec
+    if site.containers is None:
+        detail = f"image {spec.image}: neither podman nor apptainer was found when the service started"
+        plan["refusal"] = {"reason": Reason.NO_CONTAINERS, "detail": detail}
+        return
+    if (position := closed_volume([volume.source for volume in spec.volumes], site.data_dir)) is not None:
+        detail = f"volume {spec.volumes[position].source}: would show the data folder of the service"
+        plan["refusal"] = {"reason": Reason.NO_CONTAINERS, "detail": detail}
+        return
+    folder = site.attempts_dir / launch.attempt
+    plan["command"] = contained_command(
+        site.containers,
+        spec,
+        env={*plan["env"], *(name for rank in plan["ranks"] for name in rank)},
+        working_dir=spec.working_dir or str(folder / WORK),
+        paths=[plan["checkpoint_dir"], str(folder / PROGRESS)],
+        gpus=site.physical_gpus,
+        limits=plan["limits"],
+    )
 
 
 def _environment(launch: Launch, site: Site, token: str, master_port: int, account: Account | None) -> dict[str, str]:

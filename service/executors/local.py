@@ -25,6 +25,7 @@ from service.engine.crash_points import CrashPoint, reached
 from service.engine.events import Report, ReportKind
 from service.engine.ports import Abilities, AttemptStatus, Clock, ExecutorUnavailable
 from service.executors import folder as names
+from service.executors.containers import Containers
 from service.executors.deletion import delete_entry, delete_path
 from service.executors.fencing import Fence
 from service.executors.files import is_disk_full, rename_over
@@ -56,7 +57,7 @@ class LocalExecutor:
     cluster that are this machine; others are reported as down (None: all, pretended or not). ``checkpoints``: the folder
     of all jobs' checkpoints (None: in the data folder). ``cgroups``: the folder of the attempts' control groups, see
     :func:`service.runtime.cgroups.usable_parent` (None: without). ``limits``: the controllers that limit such groups, see
-    :func:`service.runtime.cgroups.limits_below`. ``run_as_users``: see
+    :func:`service.runtime.cgroups.limits_below`. ``containers``: what runs images (None: nothing). ``run_as_users``: see
     :func:`service.runtime.accounts.account_of` (None: jobs run as this process' user). ``renews_alone``: a poll renews the lease;
     else the caller calls :meth:`renew_leases`. Methods may be called from several threads.
     """
@@ -76,6 +77,7 @@ class LocalExecutor:
         checkpoints: Path | None = None,
         cgroups: Path | None = None,
         limits: frozenset[str] = frozenset(),
+        containers: Containers | None = None,
         run_as_users: Mapping[str, str] | None = None,
         renews_alone: bool = True,
         environ: Mapping[str, str] | None = None,
@@ -94,6 +96,8 @@ class LocalExecutor:
             checkpoints_dir=(checkpoints or data_dir / "checkpoints").absolute(),
             cgroups=cgroups,
             limits=limits,
+            containers=containers,
+            physical_gpus=bool(gpus),
             run_as_users=run_as_users,
         )
         self._gpus = gpus

@@ -137,6 +137,8 @@ class Supervisor:
     def launch(self) -> None:
         """Start all ranks. Raises an error of this module before any of them has run the command."""
         self._check_wanted()
+        if refusal := self.plan["refusal"]:
+            raise CannotLaunch(refusal["reason"], refusal["detail"])
         working_dir = self._working_dir()
         self._open_checkpoints()
         gate = os.pipe()

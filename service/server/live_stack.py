@@ -58,6 +58,7 @@ from service.engine.events import Report
 from service.engine.ports import Clock, Executor, LiveExecutor
 from service.engine.watch import WatchingPolicy, WatchingSink
 from service.engine.world import Costs
+from service.executors.containers import Containers, find_containers
 from service.executors.fake import FakeExecutor
 from service.executors.gpu_health import GpuWatch
 from service.executors.gpus import GpuInfo, detect, device_ids
@@ -138,6 +139,14 @@ def gpus_of_host(settings: Settings) -> Sequence[GpuInfo] | None:
     return detect(visible=os.environ.get("CUDA_VISIBLE_DEVICES")) if settings.executor == "local" else None
 
 
+def _containers() -> Containers | None:
+    found = find_containers()
+    logger.info(
+        found.sentence if found is not None else "Neither podman nor apptainer is installed: jobs with an image fail"
+    )
+    return found
+
+
 def make_executor(
     settings: Settings,
     clock: Clock,
@@ -170,6 +179,7 @@ def make_executor(
             checkpoints=settings.checkpoints_dir,
             cgroups=containment.cgroups,
             limits=containment.limits,
+            containers=_containers(),
             run_as_users=settings.run_as_users if runs_as_submitters(settings) else None,
             renews_alone=False,
         )

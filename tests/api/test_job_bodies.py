@@ -142,6 +142,7 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
                 "cpus": optional(st.integers(1, 64)),
                 "memory_gib": optional(st.floats(0.5, 64)),
                 "gpu_memory_gib": optional(st.just(16.0)),
+                "image": optional(NAMES.map(lambda name: f"/{name.encode().hex()}.sif")),
                 "labels": st.dictionaries(st.from_regex(r"[a-z]{1,5}", fullmatch=True), TEXTS, max_size=2),
                 "recurrence_key": optional(NAMES),
                 "preemption": optional(

@@ -6,11 +6,15 @@ from typing import Any
 import pytest
 from httpx import Client, Response
 
-from policies.model.cluster import Server
-from policies.model.job import Level, Topology
+from policies.model.cluster import Cluster, Server
+from policies.model.job import Level, Topology, Volume
+from service.api.parse import parse_submission
+from service.api.problems import Problem
+from service.config.settings import load_settings
 from service.engine.events import RequestKind
 from service.engine.limits import QUEUE, LimitOwner, OwnerLimit, Scope
 from service.wire import examples
+from service.wire.bodies import JobBody
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem
 
@@ -222,3 +226,34 @@ def test_needs_beside_gpus_are_bounded_and_name_their_key(client: Client) -> Non
     ):
         problem = assert_problem(submit(client, **bad), "invalid-body")
         assert [error["pointer"] for error in problem["errors"]] == [pointer]
+
+
+def test_images_and_volumes(client: Client, world: World) -> None:
+    volume = {"source": "/data", "target": "/in"}
+    assert (
+        submit(
+            client, image="a:1", volumes=[volume, {"source": "/data", "target": "/b", "read_only": True}]
+        ).status_code
+        == 201
+    )
+    (job,) = world.store.jobs([1])
+    assert (job.spec.image, job.spec.volumes) == (
+        "a:1",
+        (Volume("/data", "/in"), Volume("/data", "/b", read_only=True)),
+    )
+    for bad, pointer in (
+        ({"volumes": [volume]}, "/volumes"),
+        ({"image": "a:1", "volumes": [volume, volume]}, "/volumes/1/target"),
+        ({"image": "a:1", "volumes": [volume | {"source": str(world.settings.data_dir)}]}, "/volumes/0/source"),
+        ({"image": "a:1", "volumes": [volume | {"source": "/"}]}, "/volumes/0/source"),
+    ):
+        problem = assert_problem(submit(client, **bad), "invalid-body")
+        assert [error["pointer"] for error in problem["errors"]] == [pointer]
+
+
+def test_an_engine_of_a_cluster_runs_no_images() -> None:
+    body = JobBody.model_validate(examples.PLAIN_JOB | {"image": "a:1"})
+    with pytest.raises(Problem) as caught:
+        parse_submission(body, load_settings({"executor": "slurm"}), Cluster("c", (Server("a", 8),)))
+    (fault,) = caught.value.faults
+    assert (fault.pointer, "executor=slurm" in fault.detail) == ("/image", True)

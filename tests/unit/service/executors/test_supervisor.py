@@ -207,6 +207,7 @@ def test_nothing_runs_if_the_folders_answer_after_the_lease_or_a_stop(
         "account": None,
         "cgroup": None,
         "limits": {},
+        "refusal": None,
         "checkpoint_dir": str(tmp_path / "checkpoints"),
         "clock_s": 0.0,
         "command": ["/bin/sh", "-c", "echo ran > ran"],
