@@ -185,7 +185,8 @@ def _exported(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     import torch
 
     try:
-        program = torch.export.export(module, args, kwargs, strict=False)
+        with torch.device("meta"):  # for code that makes tensors without naming a device
+            program = torch.export.export(module, args, kwargs, strict=False)
         table = torch.export.default_decompositions()
         # Attention stays whole: decomposed, it would count as what a fused kernel avoids.
         table.pop(torch.ops.aten.scaled_dot_product_attention.default, None)
@@ -416,7 +417,7 @@ class _Masks:
         """Of a node that makes a mask; 1 without a mask, and for one whose values are not known."""
         if mask is None:
             return 1.0
-        while _name(mask) in _VIEWS and hasattr(mask.args[0], "op"):
+        while _name(mask) in _VIEWS and mask.meta["val"].dtype == mask.args[0].meta["val"].dtype:
             mask = mask.args[0]
         if mask not in self._known:
             found = self._evaluated(mask)

@@ -89,6 +89,28 @@ def checkpointed() -> Any:
     return Checkpointed(), torch.zeros(16, 64)
 
 
+class Windowed(torch.nn.Module):
+    """Attention over a window of 5 tokens, by a mask that is made without naming a device, and attention with a learnt bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+        self.bias = torch.nn.Parameter(torch.zeros(32, 32))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        place = torch.arange(values.shape[1])
+        distance = place[:, None] - place[None, :]
+        mask = ((distance >= 0).float() * (distance < 5).float()).bool()
+        values = self.first(values)
+        values = torch.nn.functional.scaled_dot_product_attention(values, values, values, attn_mask=mask[None])
+        values = self.second(values)
+        return torch.nn.functional.scaled_dot_product_attention(values, values, values, attn_mask=self.bias)
+
+
+def windowed() -> Any:
+    return Windowed(), torch.zeros(8, 32, 16)
+
+
 class Reading(torch.nn.Module):
     """Its constructor reads a value of a tensor, which the meta device does not have."""
 

@@ -133,6 +133,15 @@ def test_checkpointed_blocks_under_autocast_keep_their_layers_and_a_frozen_one_h
     assert first["backward_s"] < second["backward_s"], "no gradient of its input is needed"
 
 
+def test_a_mask_counts_by_what_it_shows_and_a_learnt_one_as_full() -> None:
+    found = document("windowed")
+    products = 2 * (2 * 8 * 32 * 16 * 16)
+    full = 4 * 8 * 32 * 32 * 16
+    shown = (1 + 2 + 3 + 4 + 28 * 5) / 32**2
+    assert found["forward_flops"] == round(products + full + full * shown)
+    assert found["warnings"] == ["the values of an attention mask are not known, so its attention counts as full"]
+
+
 def test_the_graph_is_printed_as_a_job_takes_it_or_written(tmp_path: Path) -> None:
     code, out, err = run("checkpointed", "--batch", "32")
     assert code == 0
