@@ -7,7 +7,7 @@ from functools import lru_cache
 from policies.model.cluster import Cluster, Gangs
 from policies.model.ids import ServerIndex
 from policies.model.job import IterationTimes, JobSpec
-from policies.model.placement import Placement, Slowdown, place, span_of
+from policies.model.placement import Placement, Slowdown, place, span_of, type_of
 from policies.model.resources import Demand, demand_of
 from policies.model.value import value
 from policies.model.view import ClusterView, JobView
@@ -122,14 +122,14 @@ def _find(
 ) -> Candidate | None:
     gang = _gang_of(spec)
     if salt is not None and (scattered := _scattered(pool, cluster, gang, spec.gpus, gpu_type, salt)) is not None:
-        return scattered if gang is not None else _slowed(cluster, scattered.placement, slowdown)
+        return _slowed(cluster, scattered, slowdown)
     if gang is None:
         placement = anywhere(pool, cluster, spec.gpus, gpu_type, slowdown)
-        return None if placement is None else _slowed(cluster, placement, slowdown)
+        return None if placement is None else _slowed(cluster, Candidate(placement, None), slowdown)
     # Many waiting jobs have equal gangs, and the search repeats while nothing has changed.
-    sought = (gang, gpu_type, pool.traffic_version)
+    sought = (gang, gpu_type, slowdown, pool.traffic_version)
     if sought not in pool.found:
-        pool.found[sought] = _fastest_of_types(pool, cluster, gang, gpu_type)
+        pool.found[sought] = _fastest_of_types(pool, cluster, gang, gpu_type, slowdown)
     found: Candidate | None = pool.found[sought]
     return found
 
@@ -142,12 +142,15 @@ def free_for(pool: FreePool, spec: JobSpec) -> int:
     return max(pool.free_of_type(name) for name in spec.gpu_types)
 
 
-def _fastest_of_types(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str | None) -> Candidate | None:
+def _fastest_of_types(
+    pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str | None, slowdown: Slowdown | None
+) -> Candidate | None:
+    """The best of each type by the model, and of these the best as it is corrected by what was measured."""
     types = pool.gpu_types if gpu_type is None else (gpu_type,)
     search = fastest if pool.shared_links is None else calmest
-    found = [timed for name in types if (timed := search(pool, cluster, gang, name)) is not None]
-    iteration_s, placement = min(found, key=lambda timed: timed[0], default=(None, None))
-    return None if placement is None else Candidate(placement, iteration_s)
+    fast = [timed for name in types if (timed := search(pool, cluster, gang, name)) is not None]
+    found = [_slowed(cluster, Candidate(placement, iteration_s), slowdown) for iteration_s, placement in fast]
+    return min(found, key=lambda each: each.iteration_s or 0.0, default=None)
 
 
 def servers_wanted(cluster: Cluster, spec: JobSpec) -> int:
@@ -216,8 +219,11 @@ def _gang_of(spec: JobSpec) -> Gang | None:
     return gang_of(spec.stage_graph, spec.parallelism)
 
 
-def _slowed(cluster: Cluster, placement: Placement, slowdown: Slowdown | None) -> Candidate:
-    return Candidate(placement, None if slowdown is None else slowdown.factor(span_of(cluster, placement)))
+def _slowed(cluster: Cluster, found: Candidate, slowdown: Slowdown | None) -> Candidate:
+    if slowdown is None:
+        return found
+    factor = slowdown.at(type_of(cluster, found.placement), span_of(cluster, found.placement))
+    return replace(found, iteration_s=factor * (1.0 if found.iteration_s is None else found.iteration_s))
 
 
 def _scattered(

@@ -12,7 +12,7 @@ from policies.model.cluster import Cluster
 from policies.model.graph import StageGraph
 from policies.model.job import IterationTimes, JobSpec
 from policies.model.parallelism import ParallelismConfig
-from policies.model.placement import Placement, Slowdown, span_of
+from policies.model.placement import Placement, Slowdown, Span, span_of, type_of
 from policies.model.resources import Demand, demand_of
 from policies.placement.candidates import fastest
 from policies.placement.fleet import Fleet, SameCluster, fleet_of
@@ -59,10 +59,12 @@ def iteration_times(
 def times_of(spec: JobSpec, cluster: Cluster, slowdown: Slowdown | None = None) -> IterationTimes | None:
     """The same for a job, over all types that it takes. Raises :class:`NeverFits`.
 
-    Without a stage graph they follow from ``slowdown``; None without either.
+    Without a stage graph they follow from ``slowdown``; None without either. With one, ``slowdown`` corrects its model.
     """
     if spec.stage_graph is None or spec.parallelism is None:
         return None if slowdown is None or spec.gpus == 1 else _slowed_times(spec, cluster, slowdown)
+    if slowdown is not None:
+        return _corrected_times(spec, spec.stage_graph, spec.parallelism, cluster, slowdown)
     return iteration_times_over(spec.stage_graph, spec.parallelism, cluster, spec.gpu_types, demand_of(spec))
 
 
@@ -90,14 +92,35 @@ def iteration_times_over(
 
 def alpha(spec: JobSpec, times: IterationTimes, cluster: Cluster, placement: Placement) -> float:
     """alpha(x) in the unit of the job's ``times``."""
+    slowdown = times.slowdown
+    factor = 1.0 if slowdown is None else slowdown.at(type_of(cluster, placement), span_of(cluster, placement))
     if spec.stage_graph is not None and spec.parallelism is not None:
-        return iteration_time_s(spec.stage_graph, spec.parallelism, cluster, placement)
-    return 1.0 if times.slowdown is None else times.slowdown.factor(span_of(cluster, placement))
+        return factor * iteration_time_s(spec.stage_graph, spec.parallelism, cluster, placement)
+    return factor
 
 
 def stretch_of(cluster: Cluster, spec: JobSpec, times: IterationTimes | None, placement: Placement) -> float:
     """alpha(x) / alpha_min: how much slower than at its best a job runs at this placement; 1 where all are equally fast."""
     return 1.0 if times is None else alpha(spec, times, cluster, placement) / times.min_s
+
+
+def _corrected_times(
+    spec: JobSpec, graph: StageGraph, config: ParallelismConfig, cluster: Cluster, slowdown: Slowdown
+) -> IterationTimes:
+    """Those of the model, each type's corrected by the factor of the narrowest span that the gang can have there."""
+    demand, found = demand_of(spec), []
+    for name in spec.gpu_types or cluster.gpus_by_type:
+        span = narrowest(SameCluster(cluster), spec.gpus, (name,), demand)
+        if span is None:
+            continue
+        with suppress(NeverFits):
+            times = iteration_times(graph, config, cluster, name, demand)
+            best, spans = slowdown.at(name, span), [slowdown.at(name, each) for each in Span]
+            found.append((times.floor_s * min(spans), times.ceil_s * max(spans), times.min_s * best))
+    if not found:
+        raise NeverFits(f"no servers can hold a gang of {spec.gpus} GPUs")
+    floors, ceils, mins = zip(*found, strict=True)
+    return IterationTimes(min(floors), max(ceils), min(mins), slowdown)
 
 
 def _slowed_times(spec: JobSpec, cluster: Cluster, slowdown: Slowdown) -> IterationTimes | None:

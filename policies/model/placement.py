@@ -17,6 +17,13 @@ class Span(StrEnum):
     CLUSTER = "cluster"
 
 
+class TypeFactor(NamedTuple):
+    """Iterations on GPUs of this type take ``factor`` times as long as without the correction."""
+
+    gpu_type: str
+    factor: float
+
+
 @value
 class Slowdown:
     """How many times as long an iteration takes as with all GPUs on one server, by the span of the placement.
@@ -24,22 +31,34 @@ class Slowdown:
     1 <= ``rack`` <= ``cluster``. A job without a stage graph then has alpha(x) = :meth:`factor` of the span of x, in units of
     its iteration on one server. ``measured``: runs of the job's own program were compared; else the factors are those of other
     programs. The policy then takes a good placement where that is cheap, but neither moves jobs nor waits long for it.
+    That of a job with a stage graph corrects its model: measured over modelled seconds, by span and by GPU type; ``server`` may
+    differ from 1 then, and a wider span need not be slower.
     """
 
     rack: float = 1.0
     cluster: float = 1.0
     measured: bool = True
+    server: float = 1.0
+    gpu_types: tuple[TypeFactor, ...] = ()
 
     def factor(self, span: Span) -> float:
-        """alpha(x) of a placement of this span."""
+        """alpha(x) of a placement of this span, before :attr:`gpu_types`."""
         if span is Span.SERVER:
-            return 1.0
+            return self.server
         return self.rack if span is Span.RACK else self.cluster
+
+    def at(self, gpu_type: str, span: Span) -> float:
+        """The factor of a placement of this span on GPUs of this type."""
+        found = (each.factor for each in self.gpu_types if each.gpu_type == gpu_type)
+        return self.factor(span) * next(found, 1.0)
 
 
 @value
 class SpanSeconds:
-    """Newest measured seconds per iteration of one job on GPUs of one type, by the span of its placement; None: not measured."""
+    """Newest measured seconds per iteration of one job on GPUs of one type, by the span of its placement; None: not measured.
+
+    Those of a job with a stage graph are divided by alpha(x), the seconds that its model gives.
+    """
 
     gpu_type: str
     server: float | None = None
@@ -98,3 +117,8 @@ def span_of(cluster: Cluster, placement: Placement) -> Span:
     first = cluster.servers[shares[0].server].rack
     together = all(cluster.servers[share.server].rack == first for share in shares)
     return Span.RACK if together else Span.CLUSTER
+
+
+def type_of(cluster: Cluster, placement: Placement) -> str:
+    """The GPU type of a placement: a gang never mixes types."""
+    return cluster.servers[placement.shares[0].server].gpu_type

@@ -6,9 +6,9 @@ from policies.lifecycle import AttemptState, Cause, JobState
 from policies.model.decision import ChangeKind
 from policies.model.estimate import Unit
 from policies.model.ids import AttemptId, job_of
-from policies.model.placement import SpanSeconds, span_of
+from policies.model.placement import SpanSeconds, span_of, type_of
 from policies.model.reasons import Reason
-from policies.throughput import alpha
+from policies.throughput import alpha, iteration_time_s
 from policies.training.gpu_speed import with_assumed_speed
 from service.engine.commands import Stop
 from service.engine.cycle import Cycle
@@ -197,13 +197,17 @@ def _measure(cycle: Cycle, job: JobRecord, report: Report, iteration: float) -> 
 
 def _note_span(cycle: Cycle, job: JobRecord) -> None:
     """Note the measured speed of the open attempt under the span of its placement."""
-    if job.spec.gpus == 1 or job.placement is None or job.iterations_per_s <= 0.0:
+    spec, placement, cluster = job.spec, job.placement, cycle.world.cluster
+    if placement is None or job.iterations_per_s <= 0.0:
         return
-    cluster = cycle.world.cluster
-    gpu_type = cluster.servers[job.placement.shares[0].server].gpu_type
-    span, before = span_of(cluster, job.placement), job.seconds_by_span or SpanSeconds(gpu_type)
-    job.seconds_by_span = before.measured(gpu_type, span, 1.0 / job.iterations_per_s)
-    if job.spec.stage_graph is None and (before.at(span) is None or before.gpu_type != gpu_type):
+    seconds, gpu_type = 1.0 / job.iterations_per_s, type_of(cluster, placement)
+    if spec.stage_graph is not None and spec.parallelism is not None:
+        seconds /= iteration_time_s(spec.stage_graph, spec.parallelism, cluster, placement)
+    elif spec.gpus == 1:
+        return
+    span, before = span_of(cluster, placement), job.seconds_by_span or SpanSeconds(gpu_type)
+    job.seconds_by_span = before.measured(gpu_type, span, seconds)
+    if spec.stage_graph is None and (before.at(span) is None or before.gpu_type != gpu_type):
         cycle.measured[job.id] = None
 
 

@@ -9,6 +9,7 @@ from policies.model.cluster import Server
 from policies.model.graph import Stage, StageGraph
 from policies.model.ids import ServerIndex
 from policies.model.parallelism import ParallelismConfig
+from policies.model.placement import Slowdown, TypeFactor
 from policies.model.reasons import Reason
 from policies.registry import BUILT_IN
 from tests.scenarios.dsl import cluster, policy
@@ -102,3 +103,23 @@ def test_a_name_of_the_cluster_means_that_type_alone() -> None:
     story = cluster("1x4:A100-80 1x4:A100", policy("fifo_backfill"))
     story.job("a", gpus=4, runs_s=10, gpu_type="A100").job("b", gpus=4, runs_s=10, gpu_type="A100").until(0)
     story.starts("a").on("a", 1).waits("b", Reason.RESOURCES)
+
+
+def test_the_measured_time_of_a_graph_is_learnt_over_its_model_and_decides_the_type() -> None:
+    """The A100 is stated to be twice as fast, and is three times as slow as stated."""
+    graph = StageGraph((Stage("all", 1.0, 2.0, 0.0),), ())
+    config = ParallelismConfig((2,), (1,))
+    names = [Server("v", 4, "V100"), Server("a", 4, "A100", gpu_speed=2.0)]
+    story = cluster("", policy("fifo_backfill"), names=names)
+    more = {"stage_graph": graph, "parallelism": config}
+    # 3 s of compute on 2 GPUs: 1.5 s an iteration on a V100, 0.75 s on an A100 by the model; 2.25 s measured.
+    story.job("first", gpus=2, runs_s=225.0, iterations=100, **more).until(0).starts("first").on("first", 1)
+    story.until(1000).finishes("first")
+    [label] = story.told.learnt
+    assert label.seconds_by_span is not None
+    assert label.seconds_by_span.gpu_type == "A100"
+    assert label.seconds_by_span.server == pytest.approx(3.0)
+    learnt = Slowdown(gpu_types=(TypeFactor("A100", 3.0), TypeFactor("V100", 1.0)))
+    story.job("second", gpus=2, runs_s=150.0, iterations=100, at_s=1000, slowdown=learnt, **more).until(1000)
+    story.starts("second").on("second", 0)
+    assert story.record("second").seconds_per_iteration() == pytest.approx(1.5)

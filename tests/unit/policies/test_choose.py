@@ -13,10 +13,10 @@ from policies.model.graph import Stage, StageGraph
 from policies.model.ids import ServerIndex
 from policies.model.job import IterationTimes, JobSpec
 from policies.model.parallelism import ParallelismConfig
-from policies.model.placement import Slowdown, Span, span_of
+from policies.model.placement import Slowdown, Span, TypeFactor, span_of
 from policies.placement.pool import FreePool
 from policies.placement.splits import balanced, levelled
-from policies.throughput import NeverFits, iteration_time_s, iteration_times, times_of
+from policies.throughput import NeverFits, alpha, iteration_time_s, iteration_times, times_of
 
 SERVER = Server("s", 8, nic_bytes_s=80.0, intra_bytes_s=100.0)
 FOUR = Cluster("four", (SERVER,) * 4)
@@ -309,3 +309,40 @@ def test_the_times_of_a_slowed_gang_follow_from_the_narrowest_span_that_holds_it
 def test_a_gang_that_never_fits_has_no_times() -> None:
     with pytest.raises(NeverFits):
         times_of(plain(49), RACKS, Slowdown(1.5, 3.0))
+
+
+TYPES = Cluster("types", (SERVER, replace(SERVER, gpu_type="A100", gpu_speed=2.0)))
+V100_FASTER = Slowdown(gpu_types=(TypeFactor("A100", 3.0), TypeFactor("V100", 1.0)))
+
+
+def test_a_measured_correction_decides_between_gpu_types() -> None:
+    """The stated speed makes the A100 twice as fast; measured, it takes three times as long as stated."""
+    pool, spec = FreePool(TYPES, [8, 8]), ring(4)
+    stated, measured = find(pool, TYPES, spec), find(pool, TYPES, spec, slowdown=V100_FASTER)
+    assert stated is not None and measured is not None and stated.iteration_s is not None
+    assert (held(stated), held(measured)) == ([(1, 4)], [(0, 4)])
+    # The answers are cached by the correction.
+    assert find(pool, TYPES, spec) == stated
+    only = find(pool, TYPES, replace(spec, gpu_type="A100"), slowdown=V100_FASTER)
+    assert only is not None and only.iteration_s == pytest.approx(3.0 * stated.iteration_s)
+
+
+def test_times_are_corrected_by_type_and_span() -> None:
+    spec, slowdown = ring(12), Slowdown(1.5, 2.0, server=1.2, gpu_types=(TypeFactor("V100", 1.1),))
+    plain_times, times = times_of(spec, FOUR), times_of(spec, FOUR, slowdown)
+    assert plain_times is not None and times is not None
+    assert times.min_s == pytest.approx(plain_times.min_s * 1.5 * 1.1)  # it takes two servers
+    assert times.floor_s <= times.min_s <= times.ceil_s
+    found = find(FreePool(FOUR, [8] * 4), FOUR, spec, slowdown=slowdown)
+    assert found is not None and consolidated(found, times)
+    assert alpha(spec, times, FOUR, found.placement) == pytest.approx(found.iteration_s)
+    small = times_of(ring(4), FOUR, slowdown)
+    assert small is not None
+    assert small.min_s == pytest.approx(1.2 * 1.1 * (times_of(ring(4), FOUR) or small).min_s)
+
+
+def test_no_correction_changes_nothing() -> None:
+    for spec in (ring(4), ring(8)):
+        bare, neutral = times_of(spec, TYPES), times_of(spec, TYPES, Slowdown())
+        assert bare is not None and neutral is not None
+        assert (bare.min_s, bare.ceil_s) == pytest.approx((neutral.min_s, neutral.ceil_s))
