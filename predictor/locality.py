@@ -147,9 +147,9 @@ class SlowdownLearner:
         """What is learnt already of jobs that have not ended."""
 
     def observe(self, label: EndedJob) -> None:
-        """Learn from an ended job that was measured; others change nothing."""
+        """Learn from an ended gang without a stage graph that was measured; others change nothing."""
         before = self._running.pop(label.job, None)
-        if label.seconds_by_span is not None and label.spec.gpus > 1:
+        if label.seconds_by_span is not None and label.spec.gpus > 1 and label.spec.stage_graph is None:
             self._learn(label.spec, label.seconds_by_span, before)
 
     def revise(self, reported: Reported, answer: Prediction | None) -> Prediction | None:

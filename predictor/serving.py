@@ -29,6 +29,7 @@ from predictor.recurrence import error_group
 from predictor.reported_totals import revise, with_reported_total
 from predictor.rows import EndedRow, Submission, ended_row, newest_by_submission, request_submission
 from predictor.selection import Query, baseline_points, calibrate, choose, log_switch, pinned_kind, run_head, run_models
+from predictor.speeds import SpeedLearner
 from predictor.throughput_table import ThroughputTable
 from predictor.training import TrainedHead, TrainedModel
 from predictor.trust import Switch
@@ -87,9 +88,11 @@ class LivePredictor:
         *,
         walltimes_enforced: bool | None = True,
         slowdowns: SlowdownLearner | None = None,
+        speeds: SpeedLearner | None = None,
     ) -> None:
         """``walltimes_enforced``: whether jobs are ended at their walltime, which limits a prediction; None: inferred from the
-        ended jobs. ``slowdowns`` gives those by span to jobs without a stage graph; None: estimates are without.
+        ended jobs. ``slowdowns`` gives those by span to jobs without a stage graph, ``speeds`` corrects the iteration times of
+        jobs with one; None: estimates are without.
         """
         self._lock = threading.RLock()
         self._knowledge = Knowledge()
@@ -97,6 +100,7 @@ class LivePredictor:
         self._heads = {unit: HeadState() for unit in UNITS}
         self._throughput = ThroughputTable()
         self._slowdowns = slowdowns
+        self._speeds = speeds
         self._walltimes_enforced = walltimes_enforced
         self._walltimes = Walltimes(walltimes_enforced)
         self._ended_meanwhile: list[EndedRow] | None = None
@@ -131,9 +135,8 @@ class LivePredictor:
                 self._score(row, pending.get(job) or PendingPrediction(baselines.get(job, {}), Unit.SERVICE_S))
                 self._throughput.observe_row(row)
                 self._walltimes.observe(row)
-            if self._slowdowns is not None:
-                for label in sorted(measured, key=lambda label: (label.ended_at_s, label.job)):
-                    self._slowdowns.observe(label)
+            for label in sorted(measured, key=lambda label: (label.ended_at_s, label.job)):
+                self._learn_speed(label)
             for submission in waiting:
                 self._knowledge.submit(submission)
                 if JobId(submission.job) in pending:
@@ -225,13 +228,18 @@ class LivePredictor:
                 for unit, switch in self._score(row, pending):
                     log_switch(unit, switch)
             self._learn(row)
-            if self._slowdowns is not None:
-                self._slowdowns.observe(label)
+            self._learn_speed(label)
 
     def _learn(self, row: EndedRow) -> None:
         self._knowledge.end(row)
         self._throughput.observe_row(row)
         self._walltimes.observe(row)
+
+    def _learn_speed(self, label: EndedJob) -> None:
+        if self._slowdowns is not None:
+            self._slowdowns.observe(label)
+        if self._speeds is not None:
+            self._speeds.observe(label)
 
     def _score(self, row: EndedRow, pending: PendingPrediction) -> list[tuple[Unit, Switch]]:
         """Score a prediction; returns the changes of trust. Used live and at the start, so that a restart changes nothing."""
@@ -399,9 +407,10 @@ class LivePredictor:
                 self._pending.popitem(last=False)
         history = estimate_from_history(self._knowledge, self._scores[unit], example, unit)
         seconds = 1.0 if unit is Unit.SERVICE_S else speed.seconds_per_iteration if speed is not None else None
-        spec = request.spec
-        slowdown = None
-        if self._slowdowns is not None and spec.gpus > 1 and spec.stage_graph is None:
+        spec, slowdown = request.spec, None
+        if spec.stage_graph is not None:
+            slowdown = None if self._speeds is None else self._speeds.slowdown(spec)
+        elif self._slowdowns is not None and spec.gpus > 1:
             slowdown = self._slowdowns.slowdown(spec)
         return Query(submission, unit, example, history, seconds, slowdown=slowdown)
 

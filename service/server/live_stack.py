@@ -44,6 +44,7 @@ from policies.model.cluster import Cluster
 from policies.model.ids import ServerIndex
 from predictor.locality import SlowdownLearner
 from predictor.serving import LivePredictor
+from predictor.speeds import SpeedLearner
 from service.background.health import HealthMonitor, HealthSink
 from service.config.environment import service_url
 from service.config.policy import configured_options, configured_policy
@@ -195,7 +196,7 @@ def make_live_stack(context: LeaderContext) -> LiveStack:
     recorder = make_recorder(settings)
     shadow = make_shadow(settings, recorder, partial(ShadowProcess, settings.shadow_memory_bytes_max))
     watching: list[WatchingPolicy] = [recorder] if shadow is None else [recorder, shadow]
-    predictor = LivePredictor(slowdowns=SlowdownLearner())
+    predictor = LivePredictor(slowdowns=SlowdownLearner(), speeds=SpeedLearner())
     warming = WarmingPredictor(predictor)
     fleet = FleetExecutor(context.executor.limited, lead, database, context.host, clock, settings.stop_grace_s)
     health = HealthMonitor(settings, database, clock.now_s, partial(_count_sign, context.metrics), _gpu_watch(context))

@@ -2,16 +2,18 @@
 
 import math
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from policies.model.estimate import EndedJob
+from policies.model.estimate import EndedJob, PredictionRequest
 from policies.model.graph import Stage, StageGraph
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from policies.model.parallelism import ParallelismConfig
 from policies.model.placement import Slowdown, Span, SpanSeconds
+from predictor.serving import LivePredictor
 from predictor.speeds import SpeedLearner
 
 GRAPH = StageGraph((Stage("s0", 1.0, 2.0, 10.0),), ())
@@ -104,3 +106,27 @@ def test_a_broken_measurement_is_ignored(broken: float) -> None:
 def test_equal_labels_give_equal_answers() -> None:
     runs = [ended(spec(f"p{n % 3}"), ("V100", "A100")[n % 2], server=1.0 + n / 10) for n in range(30)]
     assert learnt(*runs).slowdown(spec("p1")) == learnt(*runs).slowdown(spec("p1"))
+
+
+def test_estimates_carry_the_correction_and_a_restart_changes_nothing() -> None:
+    graph = spec("a")
+    labels = [
+        replace(ended(graph, "V100", server=2.0), job=JobId(n), submitted_at_s=10.0 * n, ended_at_s=10.0 * n + 5)
+        for n in range(1, 6)
+    ]
+    live = LivePredictor(speeds=SpeedLearner())
+    for label in labels:
+        live.ended(label)
+    warmed, bare_one = LivePredictor(speeds=SpeedLearner()), LivePredictor()
+    warmed.warm(reversed(labels))
+    bare_one.warm(labels)
+    request = PredictionRequest(JobId(9), graph, 100.0)
+    [first], [second], [without] = (each.predict(100.0, [request]) for each in (live, warmed, bare_one))
+    assert first is not None and second is not None and without is not None
+    assert first.estimate.slowdown is not None
+    assert first.estimate.slowdown.at("V100", Span.SERVER) == pytest.approx(2.0, rel=0.1)
+    assert second.estimate.slowdown == first.estimate.slowdown
+    assert without.estimate.slowdown is None
+    bare = PredictionRequest(JobId(10), JobSpec(name="a", user="ann", gpus=4), 100.0)
+    [plain] = live.predict(100.0, [bare])
+    assert plain is None or plain.estimate.slowdown is None
