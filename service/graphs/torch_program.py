@@ -379,11 +379,9 @@ def _work(node: Any, name: str, masks: "_Masks") -> tuple[str, int, tuple[Any, .
 
     if "attention" in name:
         query, key, weights = (value(argument) for argument in node.args[:3])
-        # Grouped queries share keys: the products are those of all queries' heads.
-        heads = tuple(query.shape[:-2])
-        flops = flop_counter.sdpa_flop_count(
-            query.shape, (*heads, *key.shape[-2:]), (*heads, *weights.shape[-2:])
-        )  # fmt: skip
+        # Grouped queries share keys: the products are those of all queries' heads, here in one dimension.
+        heads = (query.shape[:-2].numel(), 1)
+        flops = flop_counter.sdpa_flop_count(*((*heads, *each.shape[-2:]) for each in (query, key, weights)))
         causal = node.kwargs.get("is_causal") or (len(node.args) > 5 and node.args[5])
         share = (
             0.5
