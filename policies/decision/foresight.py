@@ -21,16 +21,16 @@ from policies.options import Options, Preemption
 from policies.state.last_scan import LastScan
 from policies.state.scheduler_state import SchedulerState
 
-INSTANTS_MAX = 64
-"""Instants at which the queue is scanned."""
+SCANS_MAX = 64
+"""Scans of the queue; a preemption that more of them would find is not foreseen. The scheduling loop waits meanwhile."""
 
 HORIZON_S = 86_400.0
 """How far ahead ranks that rise are followed."""
 
-_PROBES = 8
+_PROBES = 4
 """Times between two instants at which rising ranks are compared."""
 
-_PRECISION_S = 1e-3
+_PRECISION_S = 0.1
 
 
 class LaterView:
@@ -67,7 +67,7 @@ NOTHING = Foreseen(math.inf, ())
 def foresee(policy: Scanner, view: ClusterView, state: SchedulerState) -> Foreseen:
     """The next preemption; no stops where there is none, or where something else comes before it: a victim's expected end, too.
 
-    O(running + instants x scan).
+    O(running + SCANS_MAX x scan).
     """
     if policy.options.preemption is Preemption.NEVER or not state.waiting or not _up_to_date(view, state):
         return NOTHING
@@ -110,11 +110,12 @@ class _Future:
         self._state.reasons = state.reasons.copy()
         self._state.delays = state.delays.copy()
         self._end_s = _ends_at_s(policy.options, view, state)
+        self._scans = 0
 
     def first(self) -> Foreseen:
         """The first instant at which a scan acts, if it stops jobs for others."""
         at_s = self._view.now_s
-        for _ in range(INSTANTS_MAX):
+        while self._scans < SCANS_MAX:
             self._follow(at_s)
             plan = self._scan(at_s)
             if plan.actions:
@@ -135,6 +136,7 @@ class _Future:
 
     def _scan(self, at_s: float) -> Plan:
         """What a cycle at this time would do."""
+        self._scans += 1
         later, state = LaterView(self._view, at_s), self._state
         plan = Plan(later, state)
         state.scan = LastScan()
