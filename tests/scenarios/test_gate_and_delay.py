@@ -1,5 +1,7 @@
 """The virtual gate of the non-preemptive form, and waiting for a placement that keeps traffic local."""
 
+from typing import Any
+
 import pytest
 
 from policies.model.graph import Stage, StageGraph
@@ -77,10 +79,10 @@ def test_a_new_server_makes_the_virtual_machine_faster() -> None:
     story.until(75).starts("a")
 
 
-def _chatty(story: Story, name: str, at_s: float, runs_s: float = 1000.0) -> Story:
+def _chatty(story: Story, name: str, at_s: float, runs_s: float = 1000.0, **spec: Any) -> Story:
     times = iteration_times(CHATTY, FOUR, story.cluster, None)
     assert times.ceil_s > 1.5 * times.min_s, "the job is communication-heavy"
-    return story.job(name, gpus=4, runs_s=runs_s, at_s=at_s, stage_graph=CHATTY, parallelism=FOUR, times=times)
+    return story.job(name, gpus=4, runs_s=runs_s, at_s=at_s, stage_graph=CHATTY, parallelism=FOUR, times=times, **spec)
 
 
 def _two_half_empty_servers(**options: object) -> Story:

@@ -8,6 +8,7 @@ from policies.model.reasons import Reason
 from service.engine.events import Report, ReportKind
 from service.sim.executor import ExecutorCosts
 from tests.scenarios.dsl import Story, cluster, policy
+from tests.scenarios.test_gate_and_delay import _chatty
 
 UNSAVED: dict[str, Any] = {"preemption": None, "checkpoint_period_s": None}
 PREEMPTIVE = ("asrpt", "srsf", "srtf", "las", "gittins")
@@ -70,6 +71,12 @@ def test_filling_servers_spares_it(by_priority: str) -> None:
     told.job("wide", gpus=4, runs_s=10).until(3999).preempts()
     told.job("urgent", gpus=4, runs_s=10, priority=1).until(3999)
     told.preempts() if by_priority == "never" else told.preempts("long", "other")
+
+
+def test_filling_servers_spares_it_from_equals_while_a_larger_priority_waits() -> None:
+    told = story("1x4", "asrpt", fill="server_filling", preempt_unsaved="priority")
+    told.job("long", gpus=2, runs_s=5000, **UNSAVED).job("keep", gpus=2, runs_s=4000, priority=5).until(0)
+    told.job("short", gpus=2, runs_s=10).job("urgent", gpus=4, runs_s=10, priority=1).until(3999).preempts()
 
 
 def test_an_overdue_gang_gets_gpus_as_they_become_free_if_unsaved_jobs_hold_too_many() -> None:
@@ -135,3 +142,33 @@ def test_what_is_said_beforehand_follows_what_happens() -> None:
     assert told.engine.explain(told.ids["shorter"]).preemption_at_s == 120.0
     told.cancel("shorter").cancel("short").until(62)
     assert told.engine.explain(told.ids["long"]).preemption_at_s is None
+
+
+def half_empty(**options: object) -> Story:
+    """Two GPUs free on each of two servers, beside a job that cannot checkpoint; a restart costs 60 s."""
+    told = cluster("2x4", policy("asrpt", **{"guard_share": 0, **options}), costs=ExecutorCosts(restart_s=60.0))
+    told.job("a", gpus=2, runs_s=900, **UNSAVED).job("x", gpus=2, runs_s=3, at_s=0.1)
+    told.job("b", gpus=2, runs_s=900, at_s=0.2, **UNSAVED)
+    return told.until(5).finishes("x").on("a", 0).on("b", 1)
+
+
+def test_it_does_not_move_so_that_a_gang_stays_on_one_server() -> None:
+    _chatty(half_empty(), "chatty", 10, priority=1).until(10).preempts().waits("chatty", Reason.CONSOLIDATION_DELAY)
+    like = _chatty(half_empty(preempt_unsaved="priority"), "chatty", 10).until(10)
+    like.preempts().waits("chatty", Reason.CONSOLIDATION_DELAY)
+    above = _chatty(half_empty(preempt_unsaved="priority"), "chatty", 10, priority=1)
+    above.until(10).preempts("b").starts("b", "chatty").on("chatty", 1)
+
+
+@pytest.mark.parametrize("by_priority", ["never", "priority"])
+def test_it_does_not_migrate(by_priority: str) -> None:
+    """A scattered gang that could start again on one server."""
+    told = cluster(
+        "2x4",
+        policy("asrpt", guard_share=0, delay_factor=0, preempt_unsaved=by_priority),
+        costs=ExecutorCosts(restart_s=60.0),
+    )
+    told.job("a", gpus=2, runs_s=3600).job("x", gpus=2, runs_s=3, at_s=0.1).job("b", gpus=2, runs_s=200, at_s=0.2)
+    told.until(5).finishes("x").on("a", 0).on("b", 1)
+    _chatty(told, "chatty", 10, priority=1, **UNSAVED).until(10).starts("chatty").on("chatty", 0, 1)
+    told.until(3000).finishes("b").preempts().on("chatty", 0, 1)
