@@ -71,6 +71,9 @@ def foresee(policy: Scanner, view: ClusterView, state: SchedulerState) -> Forese
     """
     if policy.options.preemption is Preemption.NEVER or not state.waiting or not _up_to_date(view, state):
         return NOTHING
+    order = state.guard.overdue_order
+    if order and order[0][1] in state.ledger.reservations:
+        return NOTHING  # the last holders of its GPUs are stopped before the scan
     # What the last cycle left to the next one, so that only trials are undone below.
     state.ledger.sync(view)
     valid = state.scan.valid

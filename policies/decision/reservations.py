@@ -1,6 +1,7 @@
 """Step 3 of a cycle: GPUs that are set aside for waiting jobs."""
 
 from policies.decision.plan import Plan
+from policies.decision.preemption import PreemptionContext
 from policies.decision.protocols import Decider
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
@@ -69,7 +70,10 @@ def reserve_for_overdue(policy: Decider, view: ClusterView, state: SchedulerStat
     if not order or state.guard.gpus_max <= 0.0:
         return
     since_s, job_id = order[0]
-    if job_id in state.ledger.reservations or job_id in plan.placed:
+    if job_id in plan.placed:
+        return
+    if job_id in state.ledger.reservations:
+        _stop_the_last(policy, view, state, plan, job_id)
         return
     due_s = since_s + policy.options.guard_wait_s
     if due_s > view.now_s:
@@ -83,6 +87,30 @@ def reserve_for_overdue(policy: Decider, view: ClusterView, state: SchedulerStat
     placement = _placement_to_drain(policy, view, state, job)
     if placement is not None:
         plan.reserve(job_id, placement)
+
+
+def _stop_the_last(policy: Decider, view: ClusterView, state: SchedulerState, plan: Plan, job_id: JobId) -> None:
+    """Stop the jobs that hold GPUs reserved for an overdue job, once those that may be stopped are enough. O(jobs there)."""
+    placement = state.ledger.reservations[job_id]
+    missing = {share.server: -state.ledger.balance(view, share.server) for share in placement.shares}
+    if policy.options.preemption is Preemption.NEVER or max(missing.values()) <= 0:
+        return
+    key = state.waiting.keys[job_id][1]
+    context = PreemptionContext(policy, view, state)
+    holders = dict.fromkeys(
+        each for share in placement.shares for each in state.placements.on_server.get(share.server, ())
+    )
+    running = (view.jobs[each] for each in holders if each not in state.ledger.leaving and state.guard.tier(each))
+    stoppable = [other for other in running if context.displaces(key, other)]
+    victims = []
+    for victim in sorted(stoppable, key=lambda other: (other.priority, -context.rank(other), other.id)):
+        held = victim.placement.shares if victim.placement is not None else ()
+        if any(missing.get(share.server, 0) > 0 for share in held):
+            victims.append(victim.id)
+            for share in held:
+                missing[share.server] = missing.get(share.server, 0) - share.gpus
+    if max(missing.values()) <= 0:
+        plan.reserve(job_id, placement, victims)
 
 
 def _unsaved_jobs_hold_it(policy: Decider, view: ClusterView, state: SchedulerState, job: JobView) -> bool:

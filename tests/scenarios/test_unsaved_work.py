@@ -89,6 +89,13 @@ def test_an_overdue_gang_gets_gpus_as_they_become_free_if_unsaved_jobs_hold_too_
     assert told.record("wide").first_started_at_s == 1200.0, "when the last of those that ran at 1,010 s has ended"
 
 
+def test_the_last_holders_of_reserved_gpus_are_stopped_once_the_unsaved_job_has_ended() -> None:
+    told = cluster("2x2", policy("asrpt", guard_share=0.05, guard_wait_s=1000), costs=ExecutorCosts(restart_s=0.0))
+    told.job("stays", gpus=2, runs_s=1500, **UNSAVED).job("long", gpus=2, runs_s=5000).until(0)
+    told.job("wide", gpus=4, runs_s=40_000, at_s=10).until(1499).preempts()
+    told.until(1500).finishes("stays").preempts("long").starts("wide")
+
+
 def test_an_overdue_gang_that_can_displace_others_reserves_nothing_before_the_time() -> None:
     """One server's jobs checkpoint: the guarded gang takes those GPUs by preemption."""
     told = cluster("2x2", policy("asrpt", guard_share=0.05, guard_wait_s=1000), costs=ExecutorCosts(restart_s=0.0))
