@@ -111,10 +111,12 @@ class _Cell:
         weight, total = [0.0, 0.0], [0.0, 0.0]
         for pair, log, count in self._differences():
             crossed = _STEPS[pair]
-            whole = sum(share * step for share, step in zip(crossed, wider, strict=True))
+            # A step that makes a placement faster has no part: it would make the other as large as one likes.
+            slower = [max(0.0, step) for step in wider]
+            whole = sum(share * step for share, step in zip(crossed, slower, strict=True))
             for step in (0, 1):
                 if crossed[step]:
-                    part = wider[step] / whole if whole > 0.0 else 1.0 / sum(crossed)
+                    part = slower[step] / whole if whole > 0.0 else 1.0 / sum(crossed)
                     # A difference over two steps says less of each.
                     weight[step] += count / sum(crossed)
                     total[step] += count / sum(crossed) * log * part

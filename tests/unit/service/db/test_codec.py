@@ -166,7 +166,9 @@ def test_the_form_is_the_documented_one() -> None:
         "trusted": True,
     }
     slow = replace(estimate, slowdown=Slowdown(1.25, 2.0))
-    assert encode(slow) == encode(estimate) | {"slowdown": {"rack": 1.25, "cluster": 2.0}}
+    assert encode(slow) == encode(estimate) | {
+        "slowdown": {"rack": 1.25, "cluster": 2.0, "measured": True, "server": 1.0, "gpu_types": []}
+    }
     assert (decode(Estimate, encode(slow)), decode(Estimate, encode(estimate))) == (slow, estimate)
     started = Start(JobId(7), Placement((ServerShare(ServerIndex(0), 4, (2, 2)), ServerShare(ServerIndex(3), 1))))
     assert encode_actions([started, Preempt(JobId(8))]) == {
