@@ -33,11 +33,12 @@ definition uses time instead of servers, because the placement on the fewest ser
 class Candidate:
     """A placement on free GPUs. ``iteration_s`` is alpha(x), for a job without a stage graph relative to one server; None where
     all placements are equally fast. A search that foresees contention counts what the placement costs there, see
-    :func:`policies.placement.shared_links.calmest`.
+    :func:`policies.placement.shared_links.calmest`. ``crowded``: to start there would slow others.
     """
 
     placement: Placement
     iteration_s: float | None
+    crowded: bool = False
 
 
 def find(
@@ -147,9 +148,13 @@ def _fastest_of_types(
 ) -> Candidate | None:
     """The best of each type by the model, and of these the best as it is corrected by what was measured."""
     types = pool.gpu_types if gpu_type is None else (gpu_type,)
-    search = fastest if pool.shared_links is None else calmest
-    fast = [timed for name in types if (timed := search(pool, cluster, gang, name)) is not None]
-    found = [_slowed(cluster, Candidate(placement, iteration_s), slowdown) for iteration_s, placement in fast]
+    if (links := pool.shared_links) is not None:
+        calm = [each for name in types if (each := calmest(pool, links, cluster, gang, name)) is not None]
+        timed = [Candidate(each.placement, each.alpha_s, each.crowded) for each in calm]
+    else:
+        fast = [one for name in types if (one := fastest(pool, cluster, gang, name)) is not None]
+        timed = [Candidate(placement, iteration_s) for iteration_s, placement in fast]
+    found = [_slowed(cluster, each, slowdown) for each in timed]
     return min(found, key=lambda each: each.iteration_s or 0.0, default=None)
 
 

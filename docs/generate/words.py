@@ -61,7 +61,7 @@ OPTION_MEANINGS = {
     "GPU owns its share (`ignore`) ([networks](../explanation/network.md#what-policies-foresee)).",
     "tau": "A job may wait for a good placement if its slowest one takes more than this many times its fastest.",
     "delay_factor": "Such a job waits at most this many times its remaining time, and no longer than the bad placement would "
-    "cost it. 0: it never waits.",
+    "cost it. 0: it never waits, except for links that others use (`contention`).",
     "guard_share": "Share of the GPUs for which the oldest jobs come first, so that none starves. 0: no guard.",
     "guard_wait_s": "After this many seconds the oldest waiting job comes first whatever its size, and GPUs are reserved for it "
     "as they become free.",

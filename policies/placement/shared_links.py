@@ -14,7 +14,7 @@ from typing import NamedTuple
 from policies.model.cluster import Cluster
 from policies.model.contention import Contention
 from policies.model.placement import Placement, ServerShare, place
-from policies.placement.candidates import Timed, fastest, layouts
+from policies.placement.candidates import fastest, layouts
 from policies.placement.contention import Crowds, Layout, SharedLinks, Traffic, contended_s, crosses, layout_of
 from policies.placement.fleet import Fleet, fleet_of
 from policies.placement.iteration import Gang, placement_s
@@ -23,23 +23,31 @@ from policies.placement.pool import FreePool
 
 class Weighed(NamedTuple):
     """A placement in its crowd. ``slowdown``: the gang's stretch, and for each of its GPUs what it adds to GPUs x stretch of
-    others. ``cost`` is what the search compares."""
+    others. ``cost`` is what the search compares. ``crowded``: it slows others."""
 
     cost: float
     slowdown: float
+    crowded: bool
     placement: Placement
 
 
-def calmest(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Timed | None:
+class Calmest(NamedTuple):
+    """The placement that a search has chosen, the iteration time to expect there, and whether that slows others."""
+
+    alpha_s: float
+    placement: Placement
+    crowded: bool
+
+
+def calmest(pool: FreePool, shared_links: SharedLinks, cluster: Cluster, gang: Gang, gpu_type: str) -> Calmest | None:
     """The candidate of least cost, ties to the one of least alpha(x) without contention; None if the gang does not fit now.
 
     The iteration time that comes with it is alpha_min x slowdown, and where the links may fill up at least alpha(x) without
     contention: so delays, victims and migration count the slowdown of others too.
     """
-    shared_links = pool.shared_links
     quiet = fastest(pool, cluster, gang, gpu_type)
-    if shared_links is None or quiet is None or len(quiet[1].shares) == 1:
-        return quiet
+    if quiet is None or len(quiet[1].shares) == 1:
+        return None if quiet is None else Calmest(*quiet, False)
     min_s, alone_s = best_s(gang, fleet_of(cluster), gpu_type, shared_links.contention)
     best = weighed(shared_links, pool, cluster, gang, layout_of(quiet[1]), alone_s)
     alpha_s = quiet[0]
@@ -49,7 +57,7 @@ def calmest(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Time
     if shared_links.fills_up and best.placement != quiet[1]:
         alpha_s = placement_s(gang, cluster, best.placement)
     expected_s = min_s * best.slowdown
-    return max(expected_s, alpha_s) if shared_links.fills_up else expected_s, best.placement
+    return Calmest(max(expected_s, alpha_s) if shared_links.fills_up else expected_s, best.placement, best.crowded)
 
 
 def _elsewhere(
@@ -80,7 +88,8 @@ def weighed(
     grants, rows = layout
     beside = sum(pool.free(server) - gpus for server, gpus in grants)
     shares = [ServerShare(server, gpus, row) for (server, gpus), row in zip(grants, rows, strict=True)]
-    return Weighed(gang.gpus * stretch + added + beside, stretch + added / gang.gpus, place(shares))
+    cost = gang.gpus * stretch + added + beside
+    return Weighed(cost, stretch + added / gang.gpus, added > 0.0, place(shares))
 
 
 @lru_cache(maxsize=4096)

@@ -1,6 +1,7 @@
 """The consolidation delay: the time that each job waits for a better placement than the available one."""
 
 from collections.abc import Container
+from math import inf
 from typing import Any
 
 from policies.choose import Candidate, consolidated
@@ -35,10 +36,13 @@ class PlacementDelays:
         """Until when the job should wait for a better placement; None: it takes this one.
 
         Our construction: a communication-heavy job waits at most min(delay_factor x its remaining time at its best placement,
-        what this placement would cost it), counted from the first scan in which it could have started.
+        what this placement would cost it), counted from the first scan in which it could have started. Where it would slow others
+        on a link, it waits at most what the placement would cost it and them, whatever the ``delay_factor``.
         """
         times = job.iteration_times
-        if times is None or candidate.iteration_s is None or options.delay_factor == 0.0:
+        # What a crowd costs others too is worth any wait up to that cost.
+        delay_factor = inf if candidate.crowded else options.delay_factor
+        if times is None or candidate.iteration_s is None or delay_factor == 0.0:
             return None
         if times.ceil_s <= options.tau * times.min_s or consolidated(candidate, times):
             return None
@@ -46,7 +50,7 @@ class PlacementDelays:
         if remaining_s is None:
             return None
         stretch = candidate.iteration_s / times.min_s - 1.0
-        delay_s = min(options.delay_factor, stretch) * remaining_s
+        delay_s = min(delay_factor, stretch) * remaining_s
         if times.slowdown is not None and not times.slowdown.measured:
             delay_s = min(delay_s, UNMEASURED_DELAY_S_MAX)
         until_s = self.begin(job.id, view.now_s) + delay_s

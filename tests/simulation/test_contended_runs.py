@@ -90,9 +90,12 @@ def test_every_policy_comes_to_its_end(policy: str) -> None:
 def test_what_a_policy_knows_of_shared_links_follows_from_the_jobs(
     policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its count of jobs on each link is checked after each decision, and a rebuilt state leads to the same decision."""
+    """Its count of jobs on each link is checked after each decision, and a rebuilt state leads to the same decision.
+
+    Not for ``easy``: it keeps the ends that it expected of running jobs, at the speeds of that time.
+    """
     no_pause_between_refreshes(monkeypatch)
-    watched = Watched(make_policy(policy), rebuilt=True)
+    watched = Watched(make_policy(policy), rebuilt=policy != "easy")
     assert run(crowded(6, 40), CLUSTER, watched, "oracle", HARSH).result.jobs == 40
     assert len(watched.decisions) > 80
 

@@ -48,10 +48,10 @@ def test_every_option_is_parsed_to_its_type() -> None:
     }
     assert set(values) == ALL, "a new option needs a line here"
     assert parse_options(Options(), values, ALL) == Options(
-        Preemption.ALWAYS,
-        Queue.STRICT,
-        Order.VIRTUAL,
-        Release.EARLY,
+        preemption=Preemption.ALWAYS,
+        queue=Queue.STRICT,
+        order=Order.VIRTUAL,
+        release=Release.EARLY,
         fill=Fill.AUTO,
         placement=PlacementMethod.RANDOM,
         preempt_unsaved=PreemptUnsaved.PRIORITY,

@@ -13,7 +13,7 @@ from policies.placement.contention import Crowds, Layout, SharedLinks, Traffic, 
 from policies.placement.fleet import fleet_of
 from policies.placement.iteration import gang as gang_of
 from policies.placement.pool import FreePool
-from policies.placement.shared_links import best_s, calmest, weighed
+from policies.placement.shared_links import Calmest, best_s, calmest, weighed
 from tests.contended import PLAIN, on, ring, servers
 
 FOUR = servers(4)
@@ -35,8 +35,13 @@ def shared(free: Sequence[int], *straddling: Sequence[int], fills_up: bool = Fal
     return pool
 
 
+def search(pool: FreePool, gpus: int) -> Calmest | None:
+    assert pool.shared_links is not None
+    return calmest(pool, pool.shared_links, SIX, gang_of(*ring(gpus)), "V100")
+
+
 def chosen(pool: FreePool, gpus: int) -> tuple[float, tuple[int, ...]]:
-    found = calmest(pool, SIX, gang_of(*ring(gpus)), "V100")
+    found = search(pool, gpus)
     assert found is not None
     return found[0], found[1].servers
 
@@ -61,8 +66,8 @@ def test_one_server_is_better_than_any_two() -> None:
 def test_without_straddling_jobs_the_choice_is_the_usual_one() -> None:
     for free in product((0, 1, 3), repeat=6):
         for gpus in (2, 4, 5):
-            gang = gang_of(*ring(gpus))
-            usual, found = (search(shared(free), SIX, gang, "V100") for search in (fastest, calmest))
+            usual = fastest(FreePool(SIX, free), SIX, gang_of(*ring(gpus)), "V100")
+            found = search(shared(free), gpus)
             assert (None if usual is None else usual[1]) == (None if found is None else found[1])
 
 
@@ -82,6 +87,13 @@ def test_links_that_may_fill_up_are_no_faster_than_a_share_for_each_gpu() -> Non
     assert chosen(shared(free, fills_up=True), 4)[0] == 3.0
     # In a crowd of three, 1 + 3 s, and 1 s more for each of two others with half as many GPUs.
     assert chosen(shared(free, (0, 1), (0, 1), fills_up=True), 4)[0] == 5.0
+
+
+def test_a_start_that_slows_others_is_marked() -> None:
+    for straddling, crowded in (((0, 1), True), ((2, 3), False)):
+        found = search(shared([2, 2, 0, 0, 0, 0], straddling), 4)
+        assert found is not None
+        assert found.crowded is crowded
 
 
 def placements(free: Sequence[int], gpus: int, servers_max: int) -> Iterator[Layout]:
@@ -107,7 +119,7 @@ def test_it_is_close_to_the_best_of_all_placements_on_so_few_servers(
     usual = fastest(pool, SIX, gang, "V100")
     assume(usual is not None and links is not None)
     assert usual is not None and links is not None
-    found = calmest(pool, SIX, gang, "V100")
+    found = search(pool, gpus)
     assert found is not None
     alone_s = best_s(gang, fleet_of(SIX), "V100", PLAIN)[1]
     cost = weighed(links, pool, SIX, gang, layout_of(found[1]), alone_s).cost

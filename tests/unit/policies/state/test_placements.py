@@ -3,14 +3,20 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.choose import Candidate
+from policies.model.estimate import Estimate, Unit
 from policies.model.ids import JobId, ServerIndex
 from policies.model.job import JobSpec
 from policies.model.placement import ServerShare, place
 from policies.model.reasons import Reason
+from policies.options import Options
 from policies.state.delays import PlacementDelays
 from policies.state.placements import PlacementIndex
 from policies.state.wait_reasons import WaitReasons
 from service.engine.record import JobRecord
+from service.engine.world import Costs, World
+from tests.contended import on, ring_spec, ring_times
+from tests.contended import servers as equal_servers
 
 SERVERS = st.sets(st.integers(0, 3), min_size=1)
 HOLDS = st.lists(st.tuples(st.booleans(), st.integers(1, 6), SERVERS, st.integers(0, 3)), max_size=30)
@@ -50,6 +56,20 @@ def test_a_delay_begins_once_and_survives_a_dump() -> None:
     delays.end(JobId(1))
     delays.end(JobId(7))
     assert delays.begin(JobId(1), 20.0) == 20.0
+
+
+def test_a_start_that_slows_others_waits_although_jobs_wait_for_no_better_placement() -> None:
+    """1 + 3 s an iteration instead of 1 s: at most three times its remaining 100 s, where it slows others on a link."""
+    cluster = equal_servers(4)
+    view = World(cluster, Costs())
+    job = JobRecord(JobId(1), ring_spec(4), 0.0, iteration_times=ring_times(cluster, 4))
+    job.estimate = Estimate((100.0,), Unit.SERVICE_S, "true")
+    never = Options(delay_factor=0.0)
+    delays = PlacementDelays()
+    assert delays.until_s(never, view, job, Candidate(on(0, 0, 1, 1), 4.0)) is None
+    assert delays.until_s(never, view, job, Candidate(on(0, 0, 1, 1), 4.0, crowded=True)) == 300.0
+    view.now_s = 300.0
+    assert delays.until_s(never, view, job, Candidate(on(0, 0, 1, 1), 4.0, crowded=True)) is None
 
 
 def test_a_waiting_job_has_a_reason_or_is_missing_one() -> None:
