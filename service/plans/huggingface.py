@@ -53,7 +53,7 @@ def huggingface_model(content: Mapping[str, Any], name: str = "") -> Model:
     if kind not in MODEL_TYPES:
         known = ", ".join(sorted(MODEL_TYPES))
         raise ReadError(
-            "model_type", f"{kind!r} is not known{did_you_mean(kind, MODEL_TYPES)}; the known ones are {known}"
+            "model_type", f"{kind!r:.100} is not known{did_you_mean(kind, MODEL_TYPES)}; the known ones are {known}"
         )
     said = values.text("_name_or_path") or ""
     shown = said.rstrip("/").rpartition("/")[2] or name or kind

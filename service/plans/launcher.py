@@ -18,7 +18,7 @@ def machines(flags: Arguments, draft: Draft) -> None:
                 least, _, most = text.partition(":")
                 if least != most and draft.given.nodes is None and draft.given.gpus is None:
                     raise ReadError(
-                        flags.label(name), f"{text} is a range; say the nodes with --nodes or the GPUs with --gpus"
+                        flags.label(name), f"{text:.40} is a range; say the nodes with --nodes or the GPUs with --gpus"
                     )
                 flags.content = {**flags.content, name: most}
             draft.set("nodes", flags.count(name), flags.label(name))

@@ -349,7 +349,9 @@ def _list_of(node: ast.expr) -> list[int]:
         if len(found) == len(node.elts):
             return found
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _list_of(node.left) + _list_of(node.right)
+        left, right = _list_of(node.left), _list_of(node.right)
+        if len(left) + len(right) <= _PATTERN_LENGTH_MAX:
+            return left + right
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and isinstance(node.right, ast.Constant):
         times, part = node.right.value, _list_of(node.left)
         if isinstance(times, int) and 0 <= times * len(part) <= _PATTERN_LENGTH_MAX:

@@ -3,12 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field as of_class
+from itertools import islice
 from typing import Any
 
 from policies.model.plan import PipelineSchedule, PlanError, Precision, Recompute, TrainingPlan
 from policies.model.shape import ModelShape
 from policies.training.agreement import require_agreement
 from service.plans.values import ReadError
+
+WARNINGS_MAX = 100
+WARNING_LENGTH_MAX = 500
+"""Characters of a warning, which may repeat a word of the configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +78,7 @@ class Draft:
     def __init__(self, given: Given, model: Model | None = None) -> None:
         self.given = given
         self.shape = model.shape if model is not None else None
-        self.warnings = list(model.warnings) if model is not None else []
+        self._warnings = dict.fromkeys(model.warnings if model is not None else ())
         self._values: dict[str, Any] = {}
         self._origins: dict[str, str] = {}
         if model is not None:
@@ -98,8 +103,13 @@ class Draft:
         self._origins.pop(field, None)
 
     def warn(self, text: str) -> None:
-        if text not in self.warnings:
-            self.warnings.append(text)
+        self._warnings[text if len(text) <= WARNING_LENGTH_MAX else f"{text[:WARNING_LENGTH_MAX]}..."] = None
+
+    @property
+    def warnings(self) -> list[str]:
+        """Each once, in their order, at most :data:`WARNINGS_MAX` and the number of those that are left out."""
+        more = len(self._warnings) - WARNINGS_MAX
+        return [*islice(self._warnings, WARNINGS_MAX), *([f"{more:,} more warnings are left out"] if more > 0 else [])]
 
     def finish(self) -> Reading:
         """The plan. Raises :class:`ReadError` where a value is missing or values contradict each other."""

@@ -47,6 +47,7 @@ class _Script:
     def __init__(self) -> None:
         self._variables: dict[str, str] = {}
         self._read: set[str] = set()
+        self._put_in = 0
 
     def words(self, token: str) -> Iterator[str]:
         """What a token stands for: itself, the flags within it, or nothing."""
@@ -92,4 +93,9 @@ class _Script:
             return found[0] if text is None else text
 
         filled = _USED.sub(value, word)
-        return filled if len(filled) <= max(VARIABLE_LENGTH_MAX, len(word)) else word
+        if len(filled) > max(VARIABLE_LENGTH_MAX, len(word)):
+            return word
+        self._put_in += max(0, len(filled) - len(word))
+        if self._put_in > TEXT_BYTES_MAX:
+            raise ReadError("arguments", f"have more than {TEXT_BYTES_MAX:,} characters of variables put in")
+        return filled

@@ -1,6 +1,7 @@
 """Values of a configuration, read key by key. Each read checks type and limit; a fault names the key, the value and the limit."""
 
 import math
+import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -17,6 +18,10 @@ MISTYPED = 0.9
 AUTO = "auto"
 """What a DeepSpeed file holds where the program fills the value in."""
 
+KEYS_MAX = 1_000
+"""Limit of the keys of one mapping: each key that is not known is compared with those that are."""
+
+_WHOLE = re.compile(r"-?[0-9]+")
 _TRUE = {"true", "yes", "on", "1", ""}
 _FALSE = {"false", "no", "off", "0"}
 _SHOW = reprlib.Repr()
@@ -36,9 +41,15 @@ class ReadError(ValueError):
 
 
 class Values:
-    """A mapping of a configuration. ``labels`` has the keys as they were written; others are shown with ``path`` before them."""
+    """A mapping of a configuration. ``labels`` has the keys as they were written; others are shown with ``path`` before them.
+
+    Raises :class:`ReadError` for more than :data:`KEYS_MAX` keys.
+    """
 
     def __init__(self, content: Mapping[str, Any], path: str = "", labels: Mapping[str, str] | None = None) -> None:
+        if len(content) > KEYS_MAX:
+            where = path.rstrip(".") or ("arguments" if labels is not None else "configuration")
+            raise ReadError(where, f"must have at most {KEYS_MAX:,} keys (got {len(content):,})")
         self.content = content
         self._path = path
         self._labels = labels or {}
@@ -147,5 +158,5 @@ def _whole(value: Any) -> int | None:
         return int(value) if math.isfinite(value) and value.is_integer() else None
     if isinstance(value, str) and len(value) <= 20:
         text = value.strip().replace("_", "")
-        return int(text) if text.lstrip("-").isascii() and text.lstrip("-").isdigit() else None
+        return int(text) if _WHOLE.fullmatch(text) else None
     return None

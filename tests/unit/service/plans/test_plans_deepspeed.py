@@ -189,6 +189,12 @@ def test_what_is_not_in_the_plan_is_named(change: dict[str, Any], warning: str) 
         ({"train_batch_size": True}, "train_batch_size: must be a whole number from 1 to 1,000,000,000 (got True)"),
         ({"train_batch_size": [256]}, "train_batch_size: must be a whole number from 1 to 1,000,000,000 (got [256])"),
         ({"train_batch_size": 10**12}, "train_batch_size: must be 1 to 1,000,000,000 (got 1000000000000)"),
+        ({"train_batch_size": "--5"}, "train_batch_size: must be a whole number from 1 to 1,000,000,000 (got '--5')"),
+        ({f"batch{n}": 1 for n in range(2000)}, "configuration: must have at most 1,000 keys (got 2,009)"),
+        (
+            {"zero_optimization": {f"stage{n}": 1 for n in range(2000)}},
+            "zero_optimization: must have at most 1,000 keys (got 2,000)",
+        ),
         ({"bf16": {"enabled": "perhaps"}}, "bf16.enabled: must be true or false (got 'perhaps')"),
     ],
 )
@@ -198,3 +204,10 @@ def test_a_fault_names_key_value_and_limit(change: dict[str, Any], message: str)
 
 def test_whole_numbers_may_be_written_with_a_point() -> None:
     assert read(ZERO3 | {"train_batch_size": 256.0}, gpus=32).plan.global_batch == 256
+
+
+def test_warnings_are_limited_in_number_and_length() -> None:
+    found = read(ZERO3 | {f"batch{n}" + "x" * 1000: 1 for n in range(300)}, gpus=32).warnings
+    assert len(found) == 101
+    assert found[-1] == "200 more warnings are left out"
+    assert max(map(len, found)) < 600

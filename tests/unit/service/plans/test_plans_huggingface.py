@@ -113,6 +113,7 @@ def test_an_unknown_type_is_refused_with_the_known_ones() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"model_type": "x" * 10_000}, f"model_type: '{'x' * 99} is not known; the known ones are bert, "),
         ({"model_type": None}, "model_type: is missing; the known ones are bert, "),
         ({"num_key_value_heads": 5}, "num_key_value_heads: must divide num_attention_heads 32 (got 5)"),
         (

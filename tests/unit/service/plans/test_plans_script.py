@@ -98,6 +98,12 @@ def test_variables_that_repeat_each_other_do_not_grow() -> None:
     assert sum(map(len, words_of(text))) < 10_000
 
 
+@pytest.mark.parametrize("value", ["a" * 4000, "${Q:---x " + "a " * 1990 + "}"])
+def test_a_long_variable_that_is_used_often_is_refused(value: str) -> None:
+    with pytest.raises(ReadError, match="arguments: have more than 262,144 characters of variables put in"):
+        words_of(f'A="{value}" ' + "$A " * 1000)
+
+
 @pytest.mark.parametrize("text", ["A=(" * 30_000, ")" * 100_000, "a=b" * 30_000, "${" * 50_000])
 def test_text_that_nests_deeply_gives_words_or_a_clear_error(text: str) -> None:
     try:
