@@ -9,7 +9,7 @@ from sqlmodel import Session
 from service.api.deps import ApiDependencies, Deps, KeyStore
 from service.api.idempotency import Answer, Effect, Keyed, KeyedRequest, Keys
 from service.engine.events import EngineRequest
-from service.wire.jobs import AcceptedDocument
+from service.wire.jobs import AcceptedServerDocument
 
 
 class ChangeRequest:
@@ -42,7 +42,7 @@ class ChangeRequest:
     ) -> Answer:
         """Store a request to the scheduling loop, and answer that the next cycle acts on it. ``detail`` is for the audit log."""
         self._dependencies.store.add_request(session, request)
-        accepted = AcceptedDocument(accepted=request.kind.value, job_id=request.job, server=server)
+        accepted = AcceptedServerDocument(accepted=request.kind.value, job_id=request.job, server=server)
         if warnings:
             accepted["warnings"] = list(warnings)
         target = None if server is None else f"server {server}"

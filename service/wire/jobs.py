@@ -211,6 +211,11 @@ class AcceptedDocument(TypedDict):
     accepted: str
     job_id: NotRequired[Annotated[int | None, Field(json_schema_extra={"default": None})]]
     server: NotRequired[Annotated[str | None, Field(json_schema_extra={"default": None})]]
+
+
+class AcceptedServerDocument(AcceptedDocument):
+    """The same for a new server."""
+
     warnings: NotRequired[Annotated[list[str], Field(description="What the request leaves open, and what is assumed.")]]
 
 

@@ -25,7 +25,7 @@ from service.engine.events import EngineRequest, RequestKind
 from service.wire.base import TEXT_MAX
 from service.wire.bodies import ServerBody
 from service.wire.cluster import ClusterDocument, ServerDocument, ServerEventDocument
-from service.wire.jobs import AcceptedDocument
+from service.wire.jobs import AcceptedDocument, AcceptedServerDocument
 
 routes = Routes("cluster")
 
@@ -105,7 +105,7 @@ def _sides(row: Row[Any]) -> tuple[tuple[str, bool], ...]:
     )
 
 
-@routes.change("POST", "/cluster/servers", OPERATE, "Add a server", AcceptedDocument)
+@routes.change("POST", "/cluster/servers", OPERATE, "Add a server", AcceptedServerDocument)
 def add_server(dependencies: Deps, change: Change, body: ServerBody) -> Response:
     """Jobs may use it from the next cycle on."""
     server = Server(
