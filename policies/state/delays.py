@@ -7,7 +7,7 @@ from typing import Any
 from policies.choose import Candidate, consolidated
 from policies.model.ids import JobId
 from policies.model.view import ClusterView, JobView
-from policies.options import Options
+from policies.options import Options, Preemption
 from policies.rank import expected_remaining_s
 
 UNMEASURED_DELAY_S_MAX = 600.0
@@ -37,11 +37,12 @@ class PlacementDelays:
 
         Our construction: a communication-heavy job waits at most min(delay_factor x its remaining time at its best placement,
         what this placement would cost it), counted from the first scan in which it could have started. Where it would slow others
-        on a link, it waits at most what the placement would cost it and them, whatever the ``delay_factor``.
+        on a link, and no job is preempted, it waits at most what that would cost it and them, whatever the ``delay_factor``.
         """
         times = job.iteration_times
-        # What a crowd costs others too is worth any wait up to that cost.
-        delay_factor = inf if candidate.crowded else options.delay_factor
+        # What a crowd costs others too is worth any wait up to that cost, unless preemption can part the crowd later.
+        waits = candidate.crowded and options.preemption is Preemption.NEVER
+        delay_factor = inf if waits else options.delay_factor
         if times is None or candidate.iteration_s is None or delay_factor == 0.0:
             return None
         if times.ceil_s <= options.tau * times.min_s or consolidated(candidate, times):

@@ -9,7 +9,7 @@ from policies.model.ids import JobId, ServerIndex
 from policies.model.job import JobSpec
 from policies.model.placement import ServerShare, place
 from policies.model.reasons import Reason
-from policies.options import Options
+from policies.options import Options, Preemption
 from policies.state.delays import PlacementDelays
 from policies.state.placements import PlacementIndex
 from policies.state.wait_reasons import WaitReasons
@@ -68,6 +68,8 @@ def test_a_start_that_slows_others_waits_although_jobs_wait_for_no_better_placem
     delays = PlacementDelays()
     assert delays.until_s(never, view, job, Candidate(on(0, 0, 1, 1), 4.0)) is None
     assert delays.until_s(never, view, job, Candidate(on(0, 0, 1, 1), 4.0, crowded=True)) == 300.0
+    preempting = Options(delay_factor=0.0, preemption=Preemption.GUIDED)
+    assert delays.until_s(preempting, view, job, Candidate(on(0, 0, 1, 1), 4.0, crowded=True)) is None
     view.now_s = 300.0
     assert delays.until_s(never, view, job, Candidate(on(0, 0, 1, 1), 4.0, crowded=True)) is None
 
