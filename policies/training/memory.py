@@ -58,7 +58,9 @@ class StageMemory:
 
     @property
     def total(self) -> float:
-        return sum(self.parts().values())
+        """Bytes of all parts."""
+        states = self.parameters + self.gradients + self.optimizer
+        return states + self.activations + self.logits + self.workspace + self.allowance
 
 
 PARTS = ("parameters", "gradients", "optimizer", "activations", "logits", "workspace", "allowance")

@@ -77,13 +77,16 @@ def require_fit(shape: ModelShape, plan: TrainingPlan, gpu: GpuModel) -> MemoryB
     return bill
 
 
-def nearest_plans(shape: ModelShape, plan: TrainingPlan, gpu: GpuModel) -> list[FittingPlan]:
+def nearest_plans(
+    shape: ModelShape, plan: TrainingPlan, gpu: GpuModel, stages_max: int = STAGES_MAX
+) -> list[FittingPlan]:
     """Up to :data:`NEAREST_MAX` plans that fit with the fewest changes; on more GPUs only where these do not suffice.
 
     The search changes at most :data:`CHANGES_MAX` fields and goes on with the :data:`WIDTH` plans that need least, so it may
-    miss a plan. Plans of equally many changes are ordered by predicted speed, the fastest first.
+    miss a plan. It counts the memory of about ``stages_max`` pipeline stages. Plans of equally many changes are ordered by
+    predicted speed, the fastest first.
     """
-    states, left = _states(shape, plan), STAGES_MAX
+    states, left = _states(shape, plan), stages_max
     for doublings in range(GROWTH_MAX + 1):
         grown = _grown(plan, 2**doublings)
         if states / grown.gpus > gpu.memory_bytes:

@@ -45,7 +45,10 @@ from service.wire.plans import (
 )
 
 SEARCHES_MAX = 3
-"""Plans of one request for which the nearest that fit are searched: a tenth of a second each, and at most three seconds."""
+"""Plans of one request for which the nearest that fit are searched: a tenth of a second each."""
+
+SEARCHED_STAGES_MAX = 6_000
+"""Pipeline stages whose memory is counted in one search: a third of a second. Published plans need fewer."""
 
 READERS = ("megatron", "deepspeed", "accelerate", "torchrun")
 _KINDS = {"precision": Precision, "recompute": Recompute, "schedule": PipelineSchedule}
@@ -271,7 +274,7 @@ def _bill(shape: ModelShape, plan: TrainingPlan) -> MemoryBill:
 
 @lru_cache(maxsize=256)
 def _nearest(shape: ModelShape, plan: TrainingPlan, gpu: GpuModel) -> tuple[FittingPlan, ...]:
-    return tuple(nearest_plans(shape, plan, gpu))
+    return tuple(nearest_plans(shape, plan, gpu, SEARCHED_STAGES_MAX))
 
 
 class MemoryCheck:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from policies.catalogue.shapes import SHAPES
 from policies.model.plan import PipelineSchedule, Precision, Recompute, TrainingPlan
 from policies.model.shape import ModelShape
-from policies.training import nearest
 from policies.training.hardware import GPU_MODELS
 from policies.training.iteration import iteration_time
 from policies.training.memory import memory_bill
@@ -26,13 +25,12 @@ def _refusal(shape: ModelShape, plan: TrainingPlan, gpu: str) -> PlanDoesNotFit:
     return refused.value
 
 
-def test_a_search_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_ends() -> None:
     """After so many stages it gives what it has found: a request may name any shape."""
     plan, gpu = TrainingPlan(data=8, global_batch=64, sequence=4096), GPU_MODELS["H100"]
     shape = SHAPES["llama3-70b"].shape
     assert nearest_plans(shape, plan, gpu)
-    monkeypatch.setattr(nearest, "STAGES_MAX", 20)
-    assert nearest_plans(shape, plan, gpu) == []
+    assert nearest_plans(shape, plan, gpu, stages_max=20) == []
 
 
 def test_a_refusal_says_what_takes_how_much_and_what_fits() -> None:

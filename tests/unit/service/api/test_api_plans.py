@@ -4,16 +4,21 @@ import json
 from contextlib import suppress
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.model.cluster import Cluster, Server
+from policies.model.plan import TrainingPlan
+from policies.model.shape import ModelShape
+from policies.training import nearest
+from policies.training.memory import MemoryBill, memory_bill
 from service.api.parse import parse_submission
 from service.api.plans import job_plan_document
 from service.api.problems import Problem
 from service.config.settings import Settings
 from service.db.codec import encode
-from service.wire.bodies import JobBody
+from service.wire.bodies import JobBody, JobsBody
 
 CLUSTER = Cluster("c", tuple(Server(f"s{i}", 8, gpu_type=("H100", "T4", "Zorn")[i % 3]) for i in range(12)))
 counts = st.sampled_from([1, 2, 3, 8, 64, 1000, 10**9])
@@ -54,3 +59,26 @@ def test_any_plan_is_a_job_or_a_refusal(plan: dict[str, Any]) -> None:
         answer = job_plan_document(spec, CLUSTER)
         assert answer is not None
         json.dumps([answer, encode(spec)], allow_nan=False)
+
+
+def test_the_searches_of_a_request_count_few_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request may have a thousand plans that fit nothing, of models as deep as a body may say."""
+    counted_stages = 0
+
+    def count(shape: ModelShape, plan: TrainingPlan) -> MemoryBill:
+        nonlocal counted_stages
+        counted_stages += plan.pipeline
+        return memory_bill(shape, plan)
+
+    monkeypatch.setattr(nearest, "memory_bill", count)
+    deep = {"form": "transformer", "layers": 10_000, "hidden": 8192, "ffn": 8192, "heads": 64, "kv_heads": 64,
+            "head_dim": 128, "vocabulary": 128_000}  # fmt: skip
+    jobs = [
+        {"name": "x", "command": ["a"], "gpu_type": "H100",
+         "plan": {"model": deep | {"name": f"n{n}"}, "pipeline": 32, "micro_batch": 1, "global_batch": 1024, "sequence": 4096}}
+        for n in range(20)
+    ]  # fmt: skip
+    with pytest.raises(Problem) as refused:
+        parse_submission(JobsBody.model_validate({"jobs": jobs}), Settings(), CLUSTER)
+    assert len(refused.value.faults) == 20
+    assert 0 < counted_stages < 25_000
