@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from policies.catalogue.shapes import SHAPES
 from policies.model.cluster import Cluster, Server
@@ -26,6 +26,7 @@ from policies.training.iteration import IterationTime, iteration_time
 from policies.training.memory import MemoryBill, memory_bill
 from policies.training.nearest import TOLERANCE, FittingPlan, PlanDoesNotFit, nearest_plans
 from policies.training.stages import stages_of
+from service.api.faults import is_tag, message_of
 from service.plans.accelerate import read_accelerate
 from service.plans.deepspeed import read_deepspeed
 from service.plans.huggingface import huggingface_model
@@ -34,7 +35,6 @@ from service.plans.prediction import plan_document
 from service.plans.reading import Draft, Given, Model, Reading
 from service.plans.torchrun import read_torchrun
 from service.plans.values import ReadError
-from service.wire.base import STAGES_MAX
 from service.wire.plans import (
     CountedShapeBody,
     JobPlanDocument,
@@ -80,11 +80,22 @@ def read_plan(body: PlanBody, gpus: int | None) -> Reading:
         reading = _read(body, reader, _beside(body, gpus, reader), model)
     except ReadError as error:
         raise _fault(error, body, reader) from None
-    if reading.plan.pipeline > STAGES_MAX:
-        raise PlanFault(f"must be at most {STAGES_MAX} (got {reading.plan.pipeline})", "plan", reader or "pipeline")
+    _check_limits(body, reading, reader)
     if gpus is not None and gpus != reading.plan.gpus:
         raise PlanFault(f"must be {_product(reading.plan)}, the GPUs of the plan (got {gpus})", "gpus")
     return reading
+
+
+def _check_limits(body: PlanBody, reading: Reading, reader: str | None) -> None:
+    """Hold what follows from several values to the limits of a body: the job's spec is one."""
+    try:
+        PlanBody.model_validate(_body_of(reading.plan, reading.shape))
+    except ValidationError as error:
+        fault = error.errors()[0]
+        key, *below = [str(part) for part in fault["loc"] if not is_tag(part)]
+        at = reader if reader is not None and getattr(body, key) is None else key
+        shown = ".".join([key, *below] if at == reader else below)
+        raise PlanFault(f"{shown}: {message_of(fault)}" if shown else message_of(fault), "plan", at) from None
 
 
 def _product(plan: TrainingPlan) -> str:
@@ -302,11 +313,13 @@ class MemoryCheck:
 
 def plan_body(spec: JobSpec) -> dict[str, Any] | None:
     """The key ``plan`` of the body that makes an equal job: all fields, and the shape."""
-    if spec.plan is None:
-        return None
+    return None if spec.plan is None else _body_of(spec.plan, spec.shape)
+
+
+def _body_of(plan: TrainingPlan, shape: ModelShape | None) -> dict[str, Any]:
     given: dict[str, Any] = dict.fromkeys(PlanBody.model_fields)
-    given |= {name: getattr(spec.plan, name) for name in _PLAN_FIELDS}
-    return given | {"model": None if spec.shape is None else _model_body(spec.shape)}
+    given |= {name: getattr(plan, name) for name in _PLAN_FIELDS}
+    return given | {"model": None if shape is None else _model_body(shape)}
 
 
 def _model_body(shape: ModelShape) -> str | dict[str, Any]:

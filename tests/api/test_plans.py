@@ -182,6 +182,49 @@ def test_no_file_that_a_request_names_is_opened(client: Client, tmp_path: Path, 
         assert "is a file, which is not opened here" in answer.text
 
 
+@pytest.mark.parametrize(
+    ("plan", "gpus", "key", "message"),
+    [
+        (
+            {"model": "llama3-8b", "micro_batch": 10**9, "deepspeed": {"gradient_accumulation_steps": 10}},
+            8,
+            "deepspeed",
+            "global_batch: must be at most 1000000000 (got 80000000000)",
+        ),
+        (
+            {**LLAMA, "global_batch": None, "micro_batch": 10**9},
+            None,
+            "global_batch",
+            "must be at most 1000000000 (got 8000000000)",
+        ),
+        (
+            {"model": {"model_type": "gpt2", "n_embd": 10**9, "n_head": 1, "n_layer": 1, "vocab_size": 9}, "micro_batch": 1,
+             "sequence": 1},
+            1,
+            "model",
+            "ffn: must be at most 1000000000 (got 4000000000)",
+        ),
+        (
+            {"megatron": MEGATRON.replace("32000", "1000000000 --make-vocab-size-divisible-by 300")},
+            16,
+            "megatron",
+            "model.vocabulary: must be at most 1000000000 (got 1000000800)",
+        ),
+        (
+            {"megatron": MEGATRON.replace("-size 2 ", "-size 512 --nnodes 1024 ").replace("num-layers 32", "num-layers 512")},
+            None,
+            "megatron",
+            "pipeline: must be at most 256 (got 512)",
+        ),
+    ],
+)  # fmt: skip
+def test_what_follows_from_a_configuration_has_the_limits_of_a_body(
+    client: Client, plan: dict[str, Any], gpus: int | None, key: str, message: str
+) -> None:
+    body = planned(plan) if gpus is None else planned(plan, gpus=gpus)
+    assert refused(client, body, f"/plan/{key}") == message
+
+
 def test_a_plan_that_fits_no_gpu_is_refused_with_the_bill_and_the_nearest_plans(client: Client) -> None:
     said = refused(client, planned({**LLAMA, "zero_stage": 0}), "/plan", "never-fits")
     assert "memory: the plan needs" in said and "H100 has 80 GiB" in said
