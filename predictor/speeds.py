@@ -5,21 +5,23 @@ of the job, a part of the GPU type and a part of the span. The part of a job is 
 user's, its model's and its own program's runs show, as far as there are any. The parts of a type and of a span come from
 programs that ran on several, so that a wrong ``gpu_speed`` is corrected for all programs. Where a program, or its model, was
 measured on a type at a span, that counts most. Nothing measured: no correction. Medians throughout, and a program counts once in
-a wider group, so that one outlier and one large array have no weight of their own.
+a wider group, so that one outlier and one large array have no weight of their own. Over several users it is the median of each
+user's median, and at most a factor of 10, because programs report their own speeds: one user's reports, however many and however
+wrong, do not decide the correction of others.
 """
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from policies.model.estimate import EndedJob
 from policies.model.job import JobSpec
 from policies.model.placement import Slowdown, Span, TypeFactor
 
 RUNS_KEPT: Final = 20
-"""Newest runs of a program, and programs of a wider group, that count."""
+"""Newest runs of a program, programs of a user, and users of a wider group, that count."""
 GROUPS_MAX: Final = 100_000
 """Groups kept; the one that was measured longest ago is dropped first."""
 _WEIGHTS: Final = {"all": 3.0, "user": 3.0, "model": 1.0, "program": 0.5}
@@ -28,6 +30,12 @@ _EFFECT_WEIGHT: Final = 1.0
 """How many programs it takes to believe half of what they show of a type or a span."""
 _LOG_MAX: Final = math.log(1e4)
 """Beyond it a measurement or a model is broken."""
+_SHARED_LOG_MAX: Final = math.log(10.0)
+"""The most that programs of other users change a correction by: in all, as runs of its model, by its type, by its span."""
+
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class _Run(NamedTuple):
@@ -37,19 +45,21 @@ class _Run(NamedTuple):
 
 
 class _Group:
-    """The newest runs of a program, or the newest run of each of a wider group's programs."""
+    """The newest runs of a program, or the newest run of each of a wider group's programs, by user."""
 
     def __init__(self) -> None:
-        self._by_program: OrderedDict[Hashable, deque[_Run]] = OrderedDict()
+        self._by_user: OrderedDict[str, OrderedDict[Hashable, deque[_Run]]] = OrderedDict()
 
-    def observe(self, program: Hashable, run: _Run, kept: int) -> None:
-        self._by_program.setdefault(program, deque(maxlen=kept)).append(run)
-        self._by_program.move_to_end(program)
-        if len(self._by_program) > RUNS_KEPT:
-            self._by_program.popitem(last=False)
+    def observe(self, spec: JobSpec, run: _Run, kept: int) -> None:
+        programs = _newest(self._by_user, spec.user, OrderedDict[Hashable, deque[_Run]])
+        _newest(programs, spec.recurrence, lambda: deque[_Run](maxlen=kept)).append(run)
 
     def __iter__(self) -> Iterator[_Run]:
-        return (run for runs in self._by_program.values() for run in runs)
+        return (run for runs in self.by_user() for run in runs)
+
+    def by_user(self) -> Iterator[list[_Run]]:
+        """The runs of each user, the newest last."""
+        return ([run for runs in programs.values() for run in runs] for programs in self._by_user.values())
 
 
 class SpeedLearner:
@@ -59,8 +69,8 @@ class SpeedLearner:
 
     def __init__(self) -> None:
         self._groups: OrderedDict[Hashable, _Group] = OrderedDict()
-        self._effects: dict[Hashable, OrderedDict[Hashable, float]] = {}
-        """By type and by span: of each of the newest programs, by how much its runs there differ from its part."""
+        self._effects: dict[Hashable, OrderedDict[str, OrderedDict[Hashable, float]]] = {}
+        """By type and by span: of the newest programs of each user, by how much their runs there differ from their part."""
         self._types: dict[str, None] = {}
 
     def observe(self, label: EndedJob) -> None:
@@ -82,7 +92,7 @@ class SpeedLearner:
                 spec, span, run.log, [each for each in own if each.gpu_type == run.gpu_type], lambda each: each.span
             )
             for level, key in _levels(spec):
-                self._group(key).observe(spec.recurrence, run, RUNS_KEPT if level == "program" else 1)
+                self._group(key).observe(spec, run, RUNS_KEPT if level == "program" else 1)
 
     def slowdown(self, spec: JobSpec) -> Slowdown | None:
         """The correction of a job's model; None where nothing was measured, and for a job without a stage graph."""
@@ -107,8 +117,15 @@ class SpeedLearner:
         expected = part + self._drawn(gpu_type) + self._drawn(span)
         for level, key in _levels(spec):
             if level in ("model", "program") and key in self._groups:
-                there = [run.log for run in self._groups[key] if (run.gpu_type, run.span) == (gpu_type, span)]
-                expected = _towards(there, expected, _WEIGHTS[level])
+                expected = _towards(
+                    (
+                        [run.log for run in runs if (run.gpu_type, run.span) == (gpu_type, span)]
+                        for runs in self._groups[key].by_user()
+                    ),
+                    expected,
+                    _WEIGHTS[level],
+                    _log_max(level),
+                )
         return expected
 
     def _part(self, spec: JobSpec) -> float:
@@ -116,13 +133,17 @@ class SpeedLearner:
         part = 0.0
         for level, key in _levels(spec):
             if key in self._groups:
-                alike = [run.log - self._drawn(run.gpu_type) - self._drawn(run.span) for run in self._groups[key]]
-                part = _towards(alike, part, _WEIGHTS[level])
+                alike = [
+                    [run.log - self._drawn(run.gpu_type) - self._drawn(run.span) for run in runs]
+                    for runs in self._groups[key].by_user()
+                ]
+                part = _towards(alike, part, _WEIGHTS[level], _log_max(level))
         return part
 
     def _drawn(self, of: Hashable) -> float:
         """The part of a type or a span, drawn towards none."""
-        return _towards(self._effects.get(of, {}).values(), 0.0, _EFFECT_WEIGHT)
+        by_user = (programs.values() for programs in self._effects.get(of, {}).values())
+        return _towards(by_user, 0.0, _EFFECT_WEIGHT, _SHARED_LOG_MAX)
 
     def _compare(
         self, spec: JobSpec, of: Hashable, log: float, own: Iterable[_Run], kind: Callable[[_Run], Hashable]
@@ -131,11 +152,10 @@ class SpeedLearner:
         others = [each.log - self._drawn(kind(each)) for each in own if kind(each) != of]
         if not others:
             return
-        programs = self._effects.setdefault(of, OrderedDict())
-        programs[spec.recurrence] = log - median(others)
-        programs.move_to_end(spec.recurrence)
-        if len(programs) > RUNS_KEPT:
-            programs.popitem(last=False)
+        by_user = self._effects.setdefault(of, OrderedDict())
+        programs = _newest(by_user, spec.user, OrderedDict[Hashable, float])
+        programs.pop(spec.recurrence, None)
+        _newest(programs, spec.recurrence, lambda: log - median(others))
 
     def _keys(self, spec: JobSpec) -> Iterable[Hashable]:
         """Keys of the job's groups that were measured, the narrowest first."""
@@ -159,7 +179,23 @@ def _levels(spec: JobSpec) -> Iterator[tuple[str, Hashable]]:
     yield "program", ("program", spec.recurrence)
 
 
-def _towards(logs: Iterable[float], wider: float, weight: float) -> float:
-    """The median, drawn towards the value of the wider group."""
-    found = list(logs)
-    return wider if not found else (len(found) * median(found) + weight * wider) / (len(found) + weight)
+def _log_max(level: str) -> float:
+    """The bound of what runs of a group show: that of several users is less."""
+    return _SHARED_LOG_MAX if level in ("all", "model") else _LOG_MAX
+
+
+def _newest(entries: "OrderedDict[K, V]", key: K, new: Callable[[], V]) -> V:
+    """The entry of this key, which is the newest now; the oldest above :data:`RUNS_KEPT` is dropped."""
+    found = entries[key] = entries.pop(key) if key in entries else new()
+    if len(entries) > RUNS_KEPT:
+        entries.popitem(last=False)
+    return found
+
+
+def _towards(by_user: Iterable[Collection[float]], wider: float, weight: float, log_max: float) -> float:
+    """The median of the users' medians, at most ``log_max``, drawn towards the value of the wider group."""
+    found = [logs for logs in by_user if logs]
+    if not found:
+        return wider
+    count, middle = sum(map(len, found)), median(map(median, found))
+    return (count * min(max(middle, -log_max), log_max) + weight * wider) / (count + weight)

@@ -98,6 +98,27 @@ def test_one_outlier_and_one_large_array_do_not_move_the_others() -> None:
     assert own.at("V100", Span.SERVER) == pytest.approx(1.2, rel=0.1)
 
 
+@pytest.mark.parametrize("model", [None, "bert"], ids=["another program", "another program of the model"])
+def test_the_reports_of_one_user_do_not_decide_the_corrections_of_others(model: str | None) -> None:
+    """The user's programs report speeds that are wrong by 9,000 times, on two types and at two spans."""
+    usual = [
+        ended(spec(f"p{n}", f"u{n}", model), gpu_type, server=1.1, cluster=1.1)
+        for n in range(3)
+        for gpu_type in ("V100", "A100")
+    ]
+    flood = [
+        ended(spec(f"flood{n}", "mallory", model), gpu_type, server=9e3, cluster=9e3 / ratio)
+        for n in range(100)
+        for gpu_type, ratio in (("V100", 1.0), ("A100", 8e3), ("V100", 5e3))
+    ]
+    found = correction(learnt(*usual, *flood, *usual), spec("new", "eve", model))
+    factors = [found.at(name, span) for name in ("V100", "A100") for span in (Span.SERVER, Span.CLUSTER)]
+    assert all(1.1 / 1.7 < factor < 1.1 * 1.7 for factor in factors), factors
+    # Where nothing else is known the reports count for little.
+    found = correction(learnt(*flood), spec("new", "eve"))
+    assert all(1e-3 < found.at(name, span) < 1e3 for name in ("V100", "A100") for span in Span)
+
+
 @pytest.mark.parametrize("broken", [0.0, -1.0, math.inf, math.nan, 1e9])
 def test_a_broken_measurement_is_ignored(broken: float) -> None:
     assert learnt(ended(spec("a"), "V100", server=broken)).slowdown(spec("a")) is None
