@@ -48,6 +48,11 @@ def parse_network(text: str) -> Contention | None:
     return Contention(**values)
 
 
+def network_text(contention: Contention) -> str:
+    """The text that :func:`parse_network` reads as these numbers."""
+    return "contended:" + ",".join(f"{each.name}={getattr(contention, each.name)!r}" for each in fields(contention))
+
+
 def _number(text: str, part: str, value: str) -> float:
     try:
         number = float(value)

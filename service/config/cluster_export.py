@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from policies.model.cluster import Cluster, Server
+from policies.model.contention import network_text
 from service.config.cluster_file import SCHEMA, ClusterFileError, load_cluster
 from service.engine.record import ServerRecord
 
@@ -56,7 +57,11 @@ def cluster_document(cluster: Cluster) -> dict[str, Any]:
         document["servers"].append(_entry(list(members)))
     tiers = {"rack_gbps": _gbps(cluster.rack_bytes_s), "core_gbps": _gbps(cluster.core_bytes_s)}
     given = {name: value for name, value in tiers.items() if value is not None}
-    return document | ({"tiers": given} if given else {})
+    if given:
+        document["tiers"] = given
+    if cluster.contention is not None:
+        document["network"] = network_text(cluster.contention)
+    return document
 
 
 def _entry(members: Sequence[Server]) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, Field
 
 from policies.model.cluster import Cluster, Server
+from policies.model.contention import NetworkError, parse_network
 from policies.training.gpu_speed import with_assumed_speed
 from service.config.yaml_file import FileModel, Positive, Word, YamlFileError, errors_as, read_yaml, validate
 
@@ -71,6 +72,7 @@ class ClusterFile(FileModel):
     name: Word = "cluster"
     servers: Annotated[list[ServerGroup], Field(min_length=1)]
     tiers: Annotated[Tiers, BeforeValidator(lambda value: value or {})] = Tiers()
+    network: Word = "reserved"
     virtual: bool = False
 
 
@@ -103,8 +105,17 @@ def _cluster(file: ClusterFile) -> Cluster:
     servers: dict[str, Server] = {}
     for position, group in enumerate(file.servers):
         _add_servers(f"servers[{position}]", group, servers)
-    tiers = file.tiers
-    return Cluster(file.name, tuple(servers.values()), _bytes_s(tiers.rack_gbps), _bytes_s(tiers.core_gbps))
+    try:
+        contention = parse_network(file.network)
+    except NetworkError as error:
+        raise YamlFileError("network", str(error)) from error
+    return Cluster(
+        file.name,
+        tuple(servers.values()),
+        _bytes_s(file.tiers.rack_gbps),
+        _bytes_s(file.tiers.core_gbps),
+        contention=contention,
+    )
 
 
 def _add_servers(key: str, group: ServerGroup, servers: dict[str, Server]) -> None:

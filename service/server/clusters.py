@@ -97,7 +97,7 @@ def described(file: Cluster, found: Sequence[Server], remembered: set[str], path
                 f"{path}: servers", f"{server.name} has {gpus} GPUs in the file, and {server.gpus} in the cluster"
             )
     servers = tuple(listed.get(server.name) or with_assumed_speed(server) for server in found)
-    return Cluster(file.name, servers, file.rack_bytes_s, file.core_bytes_s, file.labels)
+    return replace(file, servers=servers)
 
 
 def local_servers(settings: Settings, gpus: Sequence[GpuInfo] | None) -> tuple[Cluster, frozenset[str] | None]:

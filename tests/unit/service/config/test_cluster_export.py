@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.model.cluster import Cluster, Server
+from policies.model.contention import Contention
 from service.config.cluster_export import all_servers, cluster_document, present_cluster, with_servers, write_cluster
 from service.config.cluster_file import load_cluster, parse_cluster
 from service.engine.record import ServerRecord
@@ -32,14 +33,18 @@ SERVERS = st.lists(
 )
 
 
-@given(SERVERS, st.none() | GBPS)
+@given(SERVERS, st.none() | GBPS, st.none() | st.builds(Contention, *[st.floats(0.0, 100.0)] * 3))
 @settings(max_examples=60, deadline=None)
-def test_what_is_written_reads_back(servers: list[Server], core_gbps: float | None) -> None:
+def test_what_is_written_reads_back(
+    servers: list[Server], core_gbps: float | None, contention: Contention | None
+) -> None:
     named = tuple(Server(**{**_fields(server), "name": f"n{index}"}) for index, server in enumerate(servers))
-    cluster = Cluster("c", named, None, core_gbps * 1e9 / 8 if core_gbps is not None else None)
+    core_bytes_s = core_gbps * 1e9 / 8 if core_gbps is not None else None
+    cluster = Cluster("c", named, None, core_bytes_s, contention=contention)
     again = parse_cluster(yaml.safe_load(yaml.safe_dump(cluster_document(cluster))))
     assert [_fields(server) for server in again.servers] == [_nearly(server) for server in named]
     assert (again.core_bytes_s is None) == (core_gbps is None)
+    assert again.contention == contention
 
 
 def _fields(server: Server) -> dict[str, object]:

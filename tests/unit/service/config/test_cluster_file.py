@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from policies.model.cluster import Server
+from policies.model.contention import Contention
 from service.config.cluster_file import ClusterFileError, load_cluster, parse_cluster
 
 PHILLY_LIKE = """\
@@ -37,6 +38,18 @@ def test_the_whole_format(tmp_path: Path) -> None:
     )
     assert cluster.gpus == 49
     assert (cluster.rack_bytes_s, cluster.core_bytes_s) == (50e9, 200e9)
+
+
+def test_a_network_that_jobs_share() -> None:
+    cluster = parse_cluster({**_data(), "network": "contended:xi1=0.5,xi2=0"})
+    assert cluster.contention == Contention(xi1=0.5, xi2=0.0)
+    assert parse_cluster({**_data(), "network": "reserved"}).contention is None
+
+
+@pytest.mark.parametrize("network", ["crowded", "contended:xi3=1", "contended:a=-1", "reserved:a=1"])
+def test_an_unknown_network_is_named(network: str) -> None:
+    with pytest.raises(ClusterFileError, match=f"^network: '{network}'"):
+        parse_cluster({**_data(), "network": network})
 
 
 def test_defaults() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from policies.lifecycle import JobState
 from policies.model.cluster import Cluster, Gangs, Server
+from policies.model.contention import Contention
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from service.config.cluster_file import ClusterFileError
@@ -153,6 +154,8 @@ def test_a_cluster_file_of_other_servers_is_refused_by_name() -> None:
     with pytest.raises(ClusterFileError, match="a has 4 GPUs in the file, and 8 in the cluster"):
         described(Cluster("f", (A,)), [Server("a", 8)], set(), path)
     assert described(Cluster("f", (A,)), [Server("a", 8)], {"a"}, path).servers == (A,), "it has changed since"
+    shared = Cluster("f", (A,), 1.0, 2.0, contention=Contention())
+    assert described(shared, [A], set(), path) == shared, "the rest of the file counts too"
 
 
 # The servers of this machine
