@@ -1,5 +1,6 @@
 """Applies an executor's reports to the world. Doubled, late and unrelated reports change nothing, or cause a fence."""
 
+import math
 from dataclasses import replace
 
 from policies.lifecycle import AttemptState, Cause, JobState
@@ -189,21 +190,25 @@ def _measure(cycle: Cycle, job: JobRecord, report: Report, iteration: float) -> 
         return
     elapsed_s = report.at_s - attempt.first_progress_at_s
     gained = iteration - attempt.first_progress_iteration
-    if elapsed_s > 0.0 and gained > 0.0:
+    if elapsed_s > 0.0 and gained > 0.0 and math.isfinite(elapsed_s / gained):
         job.measured_s_per_iteration = elapsed_s / gained
         job.iterations_per_s = gained / elapsed_s
         _note_span(cycle, job)
 
 
 def _note_span(cycle: Cycle, job: JobRecord) -> None:
-    """Note the measured speed of the open attempt under the span of its placement."""
+    """Note the measured speed of the open attempt under the span of its placement, if it is a finite number."""
     spec, placement, cluster = job.spec, job.placement, cycle.world.cluster
     if placement is None or job.iterations_per_s <= 0.0:
         return
     seconds, gpu_type = 1.0 / job.iterations_per_s, type_of(cluster, placement)
     if spec.stage_graph is not None and spec.parallelism is not None:
-        seconds /= iteration_time_s(spec.stage_graph, spec.parallelism, cluster, placement)
+        modelled_s = iteration_time_s(spec.stage_graph, spec.parallelism, cluster, placement)
+        seconds = seconds / modelled_s if modelled_s > 0.0 else math.inf
     elif spec.gpus == 1:
+        return
+    if not 0.0 < seconds < math.inf:
+        # A program reports any iterations, and its graph any times. The store holds finite numbers alone.
         return
     span, before = span_of(cluster, placement), job.seconds_by_span or SpanSeconds(gpu_type)
     job.seconds_by_span = before.measured(gpu_type, span, seconds)

@@ -1,5 +1,6 @@
 """What one pass promises when its transaction fails, rows go stale, or a port misbehaves."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -333,6 +334,20 @@ def test_the_predictor_receives_labels_of_ended_jobs() -> None:
     assert label.seconds_per_iteration == 2.0
     assert label.seconds_by_span == SpanSeconds("V100", rack=2.0)
     assert label.iterations == 20.0
+
+
+@pytest.mark.parametrize("least", [1e-320, 1e-307])
+def test_a_speed_that_is_no_finite_number_is_not_stored(least: float) -> None:
+    """A document of the store holds finite numbers alone, and the commit of any other fails."""
+    made, _ = story("2x1")
+    made.job("a", gpus=2, runs_s=100).until(10)
+    for at_s, iteration in ((20, 0.0), (60, least)):
+        made.says(Report(ReportKind.PROGRESS, at_s, made.attempt("a"), iteration=iteration)).until(at_s)
+    made.until(100)
+    (label,) = made.told.learnt
+    spans, seconds = label.seconds_by_span, label.seconds_per_iteration
+    assert spans is None or (spans.rack is not None and math.isfinite(spans.rack))
+    assert seconds is None or math.isfinite(seconds)
 
 
 def test_explain_raises_for_jobs_that_ended() -> None:
