@@ -59,8 +59,9 @@ _STEPS: Final = {
 
 @dataclass(slots=True)
 class _Group:
-    """Sums over measured cells: of weights, and of weighted logarithms, by step."""
+    """Sums over measured cells: of weights, and of weighted logarithms, by step. ``cells`` counts them."""
 
+    cells: int = 0
     weight: list[float] = field(default_factory=lambda: [0.0, 0.0])
     total: list[float] = field(default_factory=lambda: [0.0, 0.0])
 
@@ -181,15 +182,24 @@ class SlowdownLearner:
         cell = self._cells.get(name)
         if cell is None:
             cell = self._cells[name] = _Cell(tuple(keys))
+            for key in cell.keys:
+                self._groups.setdefault(key, _Group()).cells += 1
         self._cells.move_to_end(name)
         self._newest[name[:3]] = cell
         cell.observe(seconds, before)
         self._enter(cell, cell.compare(self._expected(cell.keys)))
         if len(self._cells) > CELLS_MAX:
-            oldest, dropped = self._cells.popitem(last=False)
-            self._enter(dropped, _NOTHING)
-            if self._newest.get(oldest[:3]) is dropped:
-                del self._newest[oldest[:3]]
+            self._drop(*self._cells.popitem(last=False))
+
+    def _drop(self, name: _Key, cell: _Cell) -> None:
+        """Forget a cell, and the groups that had no other one."""
+        self._enter(cell, _NOTHING)
+        for key in cell.keys:
+            self._groups[key].cells -= 1
+            if not self._groups[key].cells:
+                del self._groups[key]
+        if self._newest.get(name[:3]) is cell:
+            del self._newest[name[:3]]
 
     def slowdown(self, spec: JobSpec) -> Slowdown:
         """What is expected of a job, also of one of an unknown program."""
@@ -214,7 +224,7 @@ class SlowdownLearner:
     def _enter(self, cell: _Cell, seen: _Seen) -> None:
         """Replace what the cell shows in all its groups."""
         for key in cell.keys:
-            group = self._groups.setdefault(key, _Group())
+            group = self._groups[key]
             group.add(cell.seen, -1.0)
             group.add(seen, 1.0)
         cell.seen = seen

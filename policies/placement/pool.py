@@ -338,7 +338,7 @@ class FreePool:
         pool.move(rack, server, before, gpus)
         self._free[server] = gpus
         if self._views:
-            self._changed.append(server)
+            self._note_change(server)
         if self.found:
             self.found = {}
         self.total += gpus - before
@@ -360,7 +360,7 @@ class FreePool:
         if self._spare[server] != amounts:
             self._spare[server] = amounts
             if self._views:
-                self._changed.append(server)
+                self._note_change(server)
 
     def usable_by(self, demand: Demand | None) -> "FreePool":
         """The pool in which the GPUs of each server are free that a job with this demand could use; this one for None.
@@ -369,9 +369,6 @@ class FreePool:
         """
         if demand is None:
             return self
-        if len(self._changed) > 4 * len(self._free):
-            # Cheaper to build anew than to follow.
-            self._views, self._changed = {}, []
         view = self._views.pop(demand, None)
         if view is None:
             if len(self._views) == VIEWS_MAX:
@@ -386,6 +383,12 @@ class FreePool:
         view.pool.shared_links = self.shared_links
         self._views[demand] = view
         return view.pool
+
+    def _note_change(self, server: ServerIndex) -> None:
+        self._changed.append(server)
+        if len(self._changed) > 4 * len(self._free):
+            # Cheaper to build anew than to follow.
+            self._views, self._changed = {}, []
 
     def _usable(self, server: ServerIndex, demand: Demand) -> int:
         free = self._free[server]

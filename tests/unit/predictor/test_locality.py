@@ -63,6 +63,21 @@ def test_it_converges_to_the_truth_in_spite_of_noise_and_outliers(true: Slowdown
     assert found.measured
 
 
+def test_groups_of_cells_that_are_dropped_are_dropped_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locality, "CELLS_MAX", 10)
+    steep, flat = (
+        [ran(spec_of(f"{name}{n}", user=name, model=name), server=1.0, rack=r) for n in range(15)]
+        for name, r in (("x", 4.0), ("y", 1.0))
+    )
+    learner = after([*steep, *flat])
+    assert len(learner._groups) == 14, "all, one size, one user, one model, ten programs"
+    only = after(flat[5:])
+    for spec in (spec_of("new", user="x", model="x"), spec_of("new", user="y"), spec_of("y14", user="y", model="y")):
+        found, wanted = learner.slowdown(spec), only.slowdown(spec)
+        assert (found.rack, found.cluster) == pytest.approx((wanted.rack, wanted.cluster))
+        assert found.measured == wanted.measured
+
+
 def test_server_against_cluster_is_divided_as_elsewhere() -> None:
     """Other programs lose everything within the rack; so does, as far as is known, one that was measured over both steps."""
     others = [ran(spec_of(f"p{number}"), server=1.0, rack=2.0, cluster=2.0) for number in range(40)]

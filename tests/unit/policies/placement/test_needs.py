@@ -1,6 +1,7 @@
 """The pool as jobs see it that need CPUs or memory, against a model that looks at every server."""
 
 import dataclasses
+import tracemalloc
 from fractions import Fraction
 from math import ceil, floor
 
@@ -113,6 +114,21 @@ def test_more_demands_than_views_and_a_server_that_is_added() -> None:
     spec = JobSpec("j", "u", 3, cpus=100)
     assert find(pool, grown, spec).placement.servers == (1,)  # type: ignore[union-attr]
     assert pool.usable_by(None) is pool
+
+
+def test_changes_that_no_view_will_follow_are_not_kept() -> None:
+    """One job once needed CPUs, and no later one does."""
+    pool = FreePool(Cluster("c", (Server("a", 8, cpus=64),)), [8])
+    view = demand_of(JobSpec("j", "u", 1, cpus=8))
+    pool.usable_by(view)
+    tracemalloc.start()
+    for number in range(20_000):
+        pool.set_free(ServerIndex(0), number % 8)
+        pool.set_spare(ServerIndex(0), Amounts(number % 64, None))
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown < 50_000, f"{grown} bytes"
+    assert pool.usable_by(view).free(ServerIndex(0)) == min(19_999 % 8, 19_999 % 64 // 8)
 
 
 def test_equal_needs_of_each_gpu_are_one_demand() -> None:
