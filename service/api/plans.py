@@ -198,17 +198,18 @@ def _accepted(name: str, cluster: Cluster) -> AcceptedType:
         return AcceptedType(
             name, None, None, f"GPU type {name!r}: neither time nor memory is predicted: it is not known"
         )
-    gpu, memory = meaning.models[0], None if largest is None else round(largest * 2**30)
-    if memory is None and meaning.model is not None:
-        memory = gpu.memory_bytes
-    if memory is None:
+    roomiest = max(meaning.models, key=lambda model: model.memory_bytes)
+    if largest is None and meaning.model is None:
         variants = " or ".join(model.name for model in meaning.models)
-        return AcceptedType(
-            name,
-            gpu,
-            None,
-            f"GPU type {name!r}: memory is not checked: it is {variants}; servers may state gpu_memory_gib",
+        problem = (
+            f"GPU type {name!r} may be {variants}: time and memory are those of {roomiest.name}; servers may state "
+            "gpu_memory_gib"
         )
+        return AcceptedType(name, roomiest, roomiest.memory_bytes, problem)
+    if largest is None:
+        return AcceptedType(name, roomiest, roomiest.memory_bytes, "")
+    memory = round(largest * 2**30)
+    gpu = meaning.models[0]
     return AcceptedType(name, replace(gpu, memory_bytes=memory), memory, "")
 
 

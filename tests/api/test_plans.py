@@ -237,11 +237,13 @@ def test_a_plan_that_fits_no_gpu_is_refused_with_the_bill_and_the_nearest_plans(
 def test_stated_memory_counts_and_unknown_memory_is_a_warning(client: Client, world: World) -> None:
     world.servers = [h100("a", gpu_memory_gib=24.0)]
     assert "has 24 GiB" in refused(client, planned(LLAMA), "/plan", "never-fits")
-    world.servers = [Server("v", 8, gpu_type="V100"), Server("w", 8, gpu_type="V100")]
-    job = client.post("/v1/jobs", json=planned({**LLAMA, "zero_stage": 0})).json()
-    assert job["plan"]["memory"]["limit_bytes"] is None
+    world.servers = [Server("v", 8, gpu_type="A100"), Server("w", 8, gpu_type="A100")]
+    job = client.post("/v1/jobs", json=planned(LLAMA)).json()
+    assert job["plan"]["memory"]["limit_bytes"] == 80 * 2**30
     assert job["plan"]["iteration"]["time_s"] > 0
-    assert "memory is not checked: it is V100-16 or V100-32" in job["plan"]["warnings"][0]
+    assert "may be A100-40 or A100-80: time and memory are those of A100-80" in job["plan"]["warnings"][0]
+    too_large = planned({**LLAMA, "zero_stage": 0})
+    assert "A100-80 has 80 GiB" in refused(client, too_large, "/plan", "never-fits"), "it is too large for any A100"
     world.servers = [Server("z", 8, gpu_type="Zorn9000")]
     job = client.post("/v1/jobs", json=planned({**LLAMA, "zero_stage": 0})).json()
     assert (job["plan"]["iteration"], job["plan"]["gpu_type"]) == (None, None)
