@@ -92,8 +92,8 @@ def reserve_for_overdue(policy: Decider, view: ClusterView, state: SchedulerStat
 def _stop_the_last(policy: Decider, view: ClusterView, state: SchedulerState, plan: Plan, job_id: JobId) -> None:
     """Stop the jobs that hold GPUs reserved for an overdue job, once those that may be stopped are enough. O(jobs there)."""
     placement = state.ledger.reservations[job_id]
-    missing = {share.server: -state.ledger.balance(view, share.server) for share in placement.shares}
-    if policy.options.preemption is Preemption.NEVER or max(missing.values()) <= 0:
+    missing = {share.server: _missing(view, state, job_id, share.server) for share in placement.shares}
+    if policy.options.preemption is Preemption.NEVER or not any(map(_lacks, missing.values())):
         return
     key = state.waiting.keys[job_id][1]
     context = PreemptionContext(policy, view, state)
@@ -105,25 +105,42 @@ def _stop_the_last(policy: Decider, view: ClusterView, state: SchedulerState, pl
     victims = []
     for victim in sorted(stoppable, key=lambda other: (other.priority, -context.rank(other), other.id)):
         held = victim.placement.shares if victim.placement is not None else ()
-        if any(missing.get(share.server, 0) > 0 for share in held):
+        shares = [share for share in held if share.server in missing]
+        if any(_lacks(missing[share.server]) for share in shares):
             victims.append(victim.id)
-            for share in held:
-                missing[share.server] = missing.get(share.server, 0) - share.gpus
-    if max(missing.values()) <= 0:
+            for share in shares:
+                freed = (share.gpus, *taken_by(victim.spec, share.gpus))
+                missing[share.server] = [
+                    lack - (more or 0) for lack, more in zip(missing[share.server], freed, strict=True)
+                ]
+    if not any(map(_lacks, missing.values())):
         plan.reserve(job_id, placement, victims)
+
+
+def _missing(view: ClusterView, state: SchedulerState, job: JobId, server: ServerIndex) -> list[int]:
+    """GPUs, CPUs and MiB that the reservation lacks on the server, once all stops are over; not above 0: none."""
+    amounts = state.ledger.balance_amounts(view, server) if demand_of(view.jobs[job].spec) is not None else None
+    return [-(left or 0) for left in (state.ledger.balance(view, server), *(amounts or NOTHING))]
+
+
+def _lacks(missing: list[int]) -> bool:
+    return max(missing) > 0
 
 
 def _unsaved_jobs_hold_it(policy: Decider, view: ClusterView, state: SchedulerState, job: JobView) -> bool:
     """Whether the job could not start even if all jobs were stopped but those that cannot checkpoint. O(running + servers)."""
     held: dict[ServerIndex, int] = {}
+    amounts = _stated(view)
     for other in unsaved_jobs(policy, view, state, job):
         for server, gpus, _ in other.placement.shares if other.placement is not None else ():
             held[server] = held.get(server, 0) + gpus
+            if server in amounts:
+                amounts[server] = amounts[server].plus(taken_by(other.spec, gpus), -1)
     if not held:
         return False
     servers = (ServerIndex(index) for index in range(len(view.cluster.servers)))
     rest = [max(0, view.usable_gpus(server) - held.get(server, 0)) for server in servers]
-    return policy.find(FreePool(view.cluster, rest), view, job) is None
+    return policy.find(FreePool(view.cluster, rest, amounts), view, job) is None
 
 
 def unsaved_jobs(policy: Decider, view: ClusterView, state: SchedulerState, job: JobView) -> list[JobView]:
@@ -140,10 +157,15 @@ def _placement_to_drain(policy: Decider, view: ClusterView, state: SchedulerStat
     for index in range(len(view.cluster.servers)):
         reserved = sum(state.ledger.reserved_on.get(ServerIndex(index), {}).values())
         unreserved.append(max(0, view.usable_gpus(ServerIndex(index)) - reserved))
-    amounts = {
-        ServerIndex(index): state.ledger.unreserved(ServerIndex(index), stated)
+    amounts = {server: state.ledger.unreserved(server, stated) for server, stated in _stated(view).items()}
+    candidate = policy.find(FreePool(view.cluster, unreserved, amounts), view, job)
+    return None if candidate is None else candidate.placement
+
+
+def _stated(view: ClusterView) -> dict[ServerIndex, Amounts]:
+    """CPUs and memory of the servers that state any. O(servers that do)."""
+    return {
+        ServerIndex(index): stated
         for index in view.cluster.stating
         if (stated := amounts_of(view.cluster.servers[index])) is not None
     }
-    candidate = policy.find(FreePool(view.cluster, unreserved, amounts), view, job)
-    return None if candidate is None else candidate.placement

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from policies.model.cluster import Server
 from policies.model.reasons import Reason
 from service.engine.events import Report, ReportKind
 from service.sim.executor import ExecutorCosts
@@ -87,6 +88,31 @@ def test_an_overdue_gang_gets_gpus_as_they_become_free_if_unsaved_jobs_hold_too_
     told.job("wide", gpus=4, runs_s=100, at_s=10).until(1010).starts("n0", *(f"n{n}" for n in range(1, 21)))
     told.until(1200)
     assert told.record("wide").first_started_at_s == 1200.0, "when the last of those that ran at 1,010 s has ended"
+
+
+def test_an_overdue_job_gets_cpus_as_they_become_free_if_unsaved_jobs_hold_too_many() -> None:
+    told = Story(
+        "",
+        policy("asrpt", guard_share=0.05, guard_wait_s=1000),
+        names=[Server("a", 8, cpus=16)],
+        costs=ExecutorCosts(restart_s=0.0),
+    )
+    for number in range(100):
+        told.job(f"n{number}", gpus=1, cpus=4, runs_s=200, at_s=50.0 * number, **UNSAVED)
+    told.job("wide", gpus=1, cpus=16, runs_s=100, at_s=10).until(1200)
+    assert told.record("wide").first_started_at_s == 1200.0, "when the last of those that ran at 1,010 s has ended"
+
+
+def test_the_last_holders_of_reserved_cpus_are_stopped_once_the_unsaved_job_has_ended() -> None:
+    told = Story(
+        "",
+        policy("asrpt", guard_share=0.05, guard_wait_s=1000),
+        names=[Server("a", 8, cpus=16)],
+        costs=ExecutorCosts(restart_s=0.0),
+    )
+    told.job("stays", gpus=1, cpus=8, runs_s=1500, **UNSAVED).job("long", gpus=1, cpus=8, runs_s=5000).until(0)
+    told.job("wide", gpus=1, cpus=16, runs_s=90_000, at_s=10).until(1499).preempts()
+    told.until(1500).finishes("stays").preempts("long").starts("wide")
 
 
 def test_the_last_holders_of_reserved_gpus_are_stopped_once_the_unsaved_job_has_ended() -> None:
