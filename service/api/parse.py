@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 
 from policies.choose import fits_empty
 from policies.model.cluster import Cluster, Gangs
+from policies.model.graph import Stage, StageGraph
 from policies.model.job import ArrayPlace, JobSpec
+from policies.model.parallelism import ParallelismConfig
 from policies.model.resources import demand_of
 from policies.training.gpu_names import types_meant, with_types_of
 from service.api.graphs import Faults, shape_of
@@ -39,6 +41,8 @@ LAUNCHER_ENV = frozenset(
 )
 """Set for every process by the launcher, which would overwrite a job's own value."""
 
+
+_ONE_STAGE = StageGraph((Stage("", 1.0, 1.0, 0),), ())
 
 Placed = tuple[tuple[str | int, ...], JobBody]
 """A job's body and its place in the request."""
@@ -186,6 +190,21 @@ def _check_servers(body: JobBody, gpus: int, faults: Faults) -> None:
         faults.add(f"must divide {gpus}, the GPUs of the job (got {body.servers})", "servers")
 
 
+def of_one_stage(spec: JobSpec) -> JobSpec:
+    """A job that fits where this one does. With equal tensor groups all replicas are alike, whatever their stages do.
+
+    So jobs that differ in their models share a result, and placing a deep pipeline, which takes tens of milliseconds, is not
+    needed for it.
+    """
+    config = spec.parallelism
+    if config is None or len(set(config.tensor)) > 1:
+        return spec
+    one = ParallelismConfig(
+        (sum(config.replicas),), config.tensor[:1], tensor_across_servers=config.tensor_across_servers
+    )
+    return replace(spec, stage_graph=_ONE_STAGE, parallelism=one)
+
+
 class _Fit:
     """Whether jobs could ever run on this cluster. Jobs of one submission are often alike, so results are cached."""
 
@@ -200,7 +219,7 @@ class _Fit:
         if unknown is not None:
             named = "gpu_types" if spec.gpu_type_fallbacks else "gpu_type"
             return f"no server has GPUs of type {unknown!r}; there are {', '.join(sorted(types))}", named
-        asked, spec = spec.gpu_types, with_types_of(spec, self._cluster)
+        asked, spec = spec.gpu_types, of_one_stage(with_types_of(spec, self._cluster))
         most = max((types[name] for name in spec.gpu_types or types), default=0)
         key = "gpus" if spec.parallelism is None else "parallelism" if spec.plan is None else "plan"
         if spec.gpus > most:

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from policies.model.plan import Precision, Recompute
-from policies.suggestion import did_you_mean
 from service.plans.deepspeed import take_deepspeed
 from service.plans.files import load_json, named_file
 from service.plans.fsdp import take_fsdp, wide_weights
 from service.plans.reading import Draft, Given, Model, Reading
-from service.plans.values import ReadError, Values
+from service.plans.values import ReadError, Suggestions, Values
 
 _PRECISIONS = {"no": Precision.FP32, "fp16": Precision.FP16, "bf16": Precision.BF16, "fp8": Precision.FP8}
 _KINDS = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM", "TP")
@@ -53,9 +52,10 @@ def take_accelerate(values: Values, draft: Draft, folder: Path | None) -> None:
     elif kind == "MEGATRON_LM":
         _megatron(values.section("megatron_lm_config"), draft)
     _parallelism(values.section("parallelism_config"), draft)
+    suggestions = Suggestions(_SECTIONS)
     for key in values.unread():
         if key.endswith("_config") and key not in _SECTIONS:
-            draft.warn(f"{key} is not understood{did_you_mean(key, _SECTIONS)}")
+            draft.warn(f"{key} is not understood{suggestions.near(key)}")
     for key, wanted in (
         ("fsdp_config", "FSDP"),
         ("deepspeed_config", "DEEPSPEED"),
@@ -120,9 +120,10 @@ def _parallelism(section: Values, draft: Draft) -> None:
     for name in ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size", "sp_size"):
         key = name if name in section else prefix + name
         sizes[name] = (section.count(key) or 1, section.label(key))
+    suggestions = Suggestions(prefix + name for name in sizes)
     for key in section.unread():
         if key.endswith("_size"):
-            draft.warn(f"{section.label(key)} is not understood{did_you_mean(key, [prefix + name for name in sizes])}")
+            draft.warn(f"{section.label(key)} is not understood{suggestions.near(key)}")
     (replicas, _), (shards, shard_key) = sizes["dp_replicate_size"], sizes["dp_shard_size"]
     context = sizes["cp_size"][0] * sizes["sp_size"][0]
     if sizes["cp_size"][0] > 1 and sizes["sp_size"][0] > 1:

@@ -4,9 +4,8 @@ import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
-from policies.suggestion import did_you_mean
 from service.plans.script import END, words_of
-from service.plans.values import MISTYPED, Values
+from service.plans.values import MISTYPED, Suggestions, Values
 
 _OVERRIDE = re.compile(r"\+{0,2}([a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*)=(.*)", re.DOTALL)
 """A Hydra override of Megatron-Bridge: ``model.tensor_model_parallel_size=8``."""
@@ -26,6 +25,10 @@ _HARMLESS = re.compile(
     r"eval|inference|check-weight-hash|decrease-batch|ckpt|retro|distribute-saved|microbatch-group|fsdp-double"
 )
 """Flags whose names are like those of a plan, but which change neither its degrees nor its memory."""
+
+
+COMPARED_MAX = 100
+"""Flags of one command line that are compared with known ones: a comparison takes a tenth of a millisecond or more."""
 
 
 class Arguments(Values):
@@ -58,10 +61,11 @@ class Arguments(Values):
     def not_understood(self, known: Iterable[str]) -> Iterator[str]:
         """A line for each unread flag that is named like a part of a plan, and for each word that hides flags."""
         words = list(known)
-        for name in self.unread():
-            mistyped = get_close_matches(name, words, 1, MISTYPED)
-            if (mistyped or _PLANNED.search(name)) and not _HARMLESS.search(name):
-                yield f"{self.label(name)} is not understood{did_you_mean(name, words)}"
+        suggestions = Suggestions(words)
+        flags = [name for name in self.unread() if not _HARMLESS.search(name)]
+        for position, name in enumerate(flags):
+            if _PLANNED.search(name) or (position < COMPARED_MAX and get_close_matches(name, words, 1, MISTYPED)):
+                yield f"{self.label(name)} is not understood{suggestions.near(name)}"
         for word in self.positional:
             if _VARIABLE.fullmatch(word):
                 yield f"{word} is a shell variable: its flags are not read"

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from policies.model.plan import Precision, Recompute
-from policies.suggestion import did_you_mean
 from service.plans.reading import Draft, Given, Model, Reading
-from service.plans.values import AUTO, ReadError, Values
+from service.plans.values import AUTO, ReadError, Suggestions, Values
 
 BATCH = {
     "global_batch": "train_batch_size",
@@ -59,9 +58,10 @@ def take_deepspeed(values: Values, draft: Draft) -> None:
         if key in values:
             values.raw(key)
             draft.warn(f"{values.label(key)}: the time it saves is not counted")
+    suggestions = Suggestions(_KNOWN)
     for key in values.unread():
         if _PLANNED.search(key) and key not in _HARMLESS:
-            draft.warn(f"{values.label(key)} is not understood{did_you_mean(key, _KNOWN)}")
+            draft.warn(f"{values.label(key)} is not understood{suggestions.near(key)}")
 
 
 def _batch(values: Values, draft: Draft) -> None:

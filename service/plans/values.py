@@ -3,14 +3,19 @@
 import math
 import re
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
+
+from policies.suggestion import did_you_mean
 
 COUNT_MAX = 10**9
 """Limit of every count: GPUs, samples, tokens, layers, units."""
 
 LAYERS_MAX = 10_000
 """Limit of a model's layers, some of which are looked at one by one."""
+
+SUGGESTIONS_MAX = 10
+"""A search for the known word near to an unknown one may take a millisecond."""
 
 MISTYPED = 0.9
 """Likeness to a known key above which an unknown one is taken for a mistyped one."""
@@ -29,6 +34,19 @@ _SHOW.maxstring = 60
 _SHOW.maxlevel, _SHOW.maxlist, _SHOW.maxdict = 2, 3, 3
 
 Found = TypeVar("Found")
+
+
+class Suggestions:
+    """The known words near to unknown ones, for the first :data:`SUGGESTIONS_MAX` of a configuration."""
+
+    def __init__(self, known: Iterable[str]) -> None:
+        self._known = tuple(known)
+        self._left = SUGGESTIONS_MAX
+
+    def near(self, word: str) -> str:
+        """As :func:`did_you_mean`; empty where enough were looked up."""
+        self._left -= 1
+        return did_you_mean(word, self._known) if self._left >= 0 else ""
 
 
 class ReadError(ValueError):

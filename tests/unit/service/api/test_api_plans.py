@@ -8,11 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.choose import fits_empty
 from policies.model.cluster import Cluster, Server
+from policies.model.graph import Stage, StageGraph
+from policies.model.job import JobSpec
+from policies.model.parallelism import ParallelismConfig
 from policies.model.plan import TrainingPlan
 from policies.model.shape import ModelShape
 from policies.training import nearest
 from policies.training.memory import MemoryBill, memory_bill
+from service.api import parse
 from service.api.parse import parse_submission
 from service.api.plans import job_plan_document
 from service.api.problems import Problem
@@ -82,3 +87,41 @@ def test_the_searches_of_a_request_count_few_stages(monkeypatch: pytest.MonkeyPa
         parse_submission(JobsBody.model_validate({"jobs": jobs}), Settings(), CLUSTER)
     assert len(refused.value.faults) == 20
     assert 0 < counted_stages < 25_000
+
+
+def test_jobs_that_differ_in_their_models_share_the_search_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Placing a pipeline of 128 stages takes tens of milliseconds, and a request may have a thousand."""
+    searched: list[JobSpec] = []
+
+    def count(cluster: Cluster, spec: JobSpec) -> bool:
+        searched.append(spec)
+        return fits_empty(cluster, spec)
+
+    monkeypatch.setattr(parse, "fits_empty", count)
+    small = {"form": "transformer", "layers": 8, "hidden": 512, "ffn": 512, "heads": 8, "kv_heads": 8, "head_dim": 64,
+             "vocabulary": 1000}  # fmt: skip
+    jobs = [
+        {"name": "x", "command": ["a"], "gpu_type": "H100",
+         "plan": {"model": small | {"name": f"n{n}", "ffn": 512 + n}, "pipeline": 8, "micro_batch": 1, "sequence": 64}}
+        for n in range(10)
+    ]  # fmt: skip
+    assert len(parse_submission(JobsBody.model_validate({"jobs": jobs}), Settings(), CLUSTER).specs) == 10
+    assert len(searched) == 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=5),
+    st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    st.integers(1, 4),
+    st.booleans(),
+)
+def test_a_job_of_one_stage_fits_where_a_pipeline_of_equal_tensor_groups_does(
+    sizes: list[int], replicas: list[int], tensor: int, across: bool
+) -> None:
+    cluster = Cluster("c", tuple(Server(f"s{i}", size) for i, size in enumerate(sizes)))
+    stages = tuple(Stage(str(s), 1.0 + s, 1.0, 10**8 * s, 10**6) for s in range(len(replicas)))
+    graph = StageGraph(stages, tuple((s, s + 1, 10**6) for s in range(len(replicas) - 1)))
+    config = ParallelismConfig(tuple(replicas), (tensor,) * len(replicas), tensor_across_servers=across)
+    spec = JobSpec("x", "", config.gpus, stage_graph=graph, parallelism=config)
+    assert fits_empty(cluster, parse.of_one_stage(spec)) == fits_empty(cluster, spec)

@@ -211,3 +211,9 @@ def test_warnings_are_limited_in_number_and_length() -> None:
     assert len(found) == 101
     assert found[-1] == "200 more warnings are left out"
     assert max(map(len, found)) < 600
+
+
+def test_few_unknown_keys_are_compared_with_known_ones() -> None:
+    """A comparison takes up to a millisecond, and a request may have thousands of keys."""
+    found = read(ZERO3 | {f"train_batch_siz{n:02}": 1 for n in range(40)}, gpus=32).warnings
+    assert [line.endswith("did you mean 'train_batch_size'?") for line in found] == [True] * 10 + [False] * 30

@@ -1,5 +1,7 @@
 """Arguments of Megatron-LM and overrides of Megatron-Bridge as plans, with defaults and sums as Megatron-LM has them."""
 
+from difflib import get_close_matches
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,10 +9,11 @@ from hypothesis import strategies as st
 from policies.model.plan import PipelineSchedule, Precision, Recompute, TrainingPlan
 from policies.model.shape import Attention, Experts, LatentAttention, TransformerShape
 from policies.training.operations import parameters
+from service.plans import arguments
 from service.plans.megatron import read_megatron
 from service.plans.model import catalogue_model
 from service.plans.reading import Given, Model, Reading
-from service.plans.values import ReadError
+from service.plans.values import MISTYPED, ReadError
 
 GPT3 = r"""
 #!/bin/bash
@@ -463,3 +466,17 @@ def test_ranges_of_torchrun_need_a_number() -> None:
     assert refused(text, nodes=2) == "--nproc-per-node: gpu means all GPUs of a server; say them with --gpus-per-node"
     assert read(text, nodes=2, gpus_per_node=4).plan.gpus == 8
     assert refused(text, nodes=2, gpus_per_node=4, gpus=9) == "--gpus: must be --nodes x --gpus-per-node = 8 (got 9)"
+
+
+def test_few_flags_are_compared_with_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+
+    def count(word: str, known: list[str], most: int, cutoff: float) -> list[str]:
+        if cutoff == MISTYPED:
+            compared.append(word)
+        return get_close_matches(word, known, most, cutoff)
+
+    monkeypatch.setattr(arguments, "get_close_matches", count)
+    text = f"torchrun --nproc-per-node 8 pretrain_gpt.py {LLAMA3_8B} " + " ".join(f"--x{n}" for n in range(800))
+    read_megatron(text, Given())
+    assert 50 < len(compared) <= arguments.COMPARED_MAX
