@@ -29,7 +29,9 @@ def explanation(
     ]
     if job.id in state.ledger.reservations:
         reason = Reason.RESERVED
-    spared = spared_jobs(policy, view, state, job) if reason is not Reason.RESERVED else ()
+    reserved = reason is Reason.RESERVED
+    spared = spared_jobs(policy, view, state, job) if not reserved else ()
+    holders = _holders(view, state, job) if reserved else ()
     if state.foreseen is None:
         state.foreseen = foresee(policy, view, state)
     victims, successor = state.foreseen.victims(job.id), state.foreseen.successor(job.id)
@@ -41,8 +43,8 @@ def explanation(
         servers_wanted=servers_wanted(view.cluster, job.spec) if job.iteration_times is not None else None,
         jobs_ahead=state.waiting.jobs_ahead(job.id) if job.id in state.waiting else None,
         rank=rank if math.isfinite(rank) else None,
-        waiting_for=tuple(sorted(state.ledger.leaving)) if reason is Reason.RESERVED else spared,
-        detail=_detail(policy, view, job, reason, spared, sum(free_of_type)),
+        waiting_for=tuple(sorted({*state.ledger.leaving, *holders})) if reserved else spared,
+        detail=_set_aside(holders) if holders else _detail(policy, view, job, reason, spared, sum(free_of_type)),
         will_preempt=victims,
         will_be_preempted_by=successor,
         preemption_at_s=state.foreseen.at_s if victims or successor is not None else None,
@@ -70,11 +72,34 @@ def spared_jobs(policy: Scanner, view: ClusterView, state: SchedulerState, job: 
     return ()
 
 
+def _holders(view: ClusterView, state: SchedulerState, job: JobView) -> tuple[JobId, ...]:
+    """The jobs that run on, where more is reserved for the job than is free or being vacated. O(jobs there)."""
+    placement = state.ledger.reservations.get(job.id)
+    lacking = [
+        share.server
+        for share in (placement.shares if placement is not None else ())
+        if state.ledger.balance(view, share.server) < 0
+        or ((amounts := state.ledger.balance_amounts(view, share.server)) is not None and amounts.lacking)
+    ]
+    on_server = (other for server in lacking for other in state.placements.on_server.get(server, ()))
+    return tuple(sorted({other for other in on_server if other not in state.ledger.leaving}))
+
+
+def _set_aside(holders: Sequence[JobId]) -> str:
+    verb = "has" if len(holders) == 1 else "have"
+    return f"GPUs are set aside for it; it starts when {_named(holders)} {verb} ended."
+
+
+def _named(jobs: Sequence[JobId]) -> str:
+    """``job 1``, ``jobs 1, 2 and 3``."""
+    return f"job {jobs[0]}" if len(jobs) == 1 else f"jobs {', '.join(map(str, jobs[:-1]))} and {jobs[-1]}"
+
+
 def _detail(
     policy: Scanner, view: ClusterView, job: JobView, reason: Reason, spared: Sequence[JobId], gpus_free: int
 ) -> str:
     if spared:
-        names = f"Job {spared[0]}" if len(spared) == 1 else f"Jobs {', '.join(map(str, spared[:-1]))} and {spared[-1]}"
+        names = _named(spared).capitalize()
         verb, pronoun = ("is", "it") if len(spared) == 1 else ("are", "they")
         setting = f"preempt_unsaved={policy.options.preempt_unsaved}"
         return f"{names} cannot checkpoint, so {pronoun} {verb} not stopped for it ({setting})."

@@ -145,6 +145,16 @@ def test_the_explanation_names_the_jobs_that_are_not_stopped() -> None:
     )
 
 
+def test_the_explanation_of_reserved_gpus_names_the_jobs_that_run_on_there() -> None:
+    told = cluster("3x2", policy("asrpt", guard_share=0.05, guard_wait_s=1000), costs=ExecutorCosts(restart_s=0.0))
+    told.job("stays", gpus=2, runs_s=1500, **UNSAVED).job("also", gpus=2, runs_s=1600, **UNSAVED).until(0)
+    told.job("more", gpus=2, runs_s=9000, priority=9, **UNSAVED).job("wide", gpus=4, runs_s=40_000, at_s=10).until(1100)
+    explained = told.engine.explain(told.ids["wide"])
+    assert explained.reason is Reason.RESERVED
+    assert explained.waiting_for == (told.ids["stays"], told.ids["also"])
+    assert "GPUs are set aside for it; it starts when jobs 1 and 2 have ended." in explained.sentence
+
+
 def test_the_explanation_does_not_blame_jobs_that_would_not_be_stopped_anyway() -> None:
     told = story("1x4", "asrpt")
     told.job("a", gpus=4, runs_s=50, **UNSAVED).until(10)
