@@ -3,6 +3,7 @@
 Our construction. The search of :mod:`policies.placement.mapping` starts from them and from Heavy-Edge.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
@@ -52,14 +53,15 @@ def _packed_groups(gang: Gang, granted: tuple[int, ...], group_of: dict[int, int
     sizes: dict[int, int] = {}
     for s, group in group_of.items():
         sizes[group] = sizes.get(group, 0) + gang.replicas[s] * gang.tensor[s]
-    rooms = list(granted)
+    rooms = sorted((room, m) for m, room in enumerate(granted))
     server_of_group: dict[int, int] = {}
     for group in sorted(sizes, key=lambda group: -sizes[group]):
-        able = [(room, m) for m, room in enumerate(rooms) if room >= sizes[group]]
-        if not able:
+        fullest = bisect_left(rooms, (sizes[group], 0))
+        if fullest == len(rooms):
             return None
-        server_of_group[group] = min(able)[1]
-        rooms[server_of_group[group]] -= sizes[group]
+        room, m = rooms.pop(fullest)
+        server_of_group[group] = m
+        insort(rooms, (room - sizes[group], m))
     return {s: server_of_group[group] for s, group in group_of.items()}
 
 
