@@ -22,10 +22,14 @@ from policies.model.placement import Slowdown, Span, TypeFactor
 
 RUNS_KEPT: Final = 20
 """Newest runs of a program, programs of a user, and users of a wider group, that count."""
+PROGRAMS_SHARED: Final = 5
+"""Newest programs of each user that count in a group of several users."""
 GROUPS_MAX: Final = 100_000
 """Groups kept; the one that was measured longest ago is dropped first."""
 _WEIGHTS: Final = {"all": 3.0, "user": 3.0, "model": 1.0, "program": 0.5}
 """How many measurements the next wider group weighs."""
+_SHARED: Final = ("all", "model")
+"""The groups of several users."""
 _EFFECT_WEIGHT: Final = 1.0
 """How many programs it takes to believe half of what they show of a type or a span."""
 _LOG_MAX: Final = math.log(1e4)
@@ -50,9 +54,11 @@ class _Group:
     def __init__(self) -> None:
         self._by_user: OrderedDict[str, OrderedDict[Hashable, deque[_Run]]] = OrderedDict()
 
-    def observe(self, spec: JobSpec, run: _Run, kept: int) -> None:
+    def observe(self, spec: JobSpec, run: _Run, level: str) -> None:
+        kept = RUNS_KEPT if level == "program" else 1
         programs = _newest(self._by_user, spec.user, OrderedDict[Hashable, deque[_Run]])
-        _newest(programs, spec.recurrence, lambda: deque[_Run](maxlen=kept)).append(run)
+        limit = PROGRAMS_SHARED if level in _SHARED else RUNS_KEPT
+        _newest(programs, spec.recurrence, lambda: deque[_Run](maxlen=kept), limit).append(run)
 
     def __iter__(self) -> Iterator[_Run]:
         return (run for runs in self.by_user() for run in runs)
@@ -92,7 +98,7 @@ class SpeedLearner:
                 spec, span, run.log, [each for each in own if each.gpu_type == run.gpu_type], lambda each: each.span
             )
             for level, key in _levels(spec):
-                self._group(key).observe(spec, run, RUNS_KEPT if level == "program" else 1)
+                self._group(key).observe(spec, run, level)
 
     def slowdown(self, spec: JobSpec) -> Slowdown | None:
         """The correction of a job's model; None where nothing was measured, and for a job without a stage graph."""
@@ -131,10 +137,11 @@ class SpeedLearner:
     def _part(self, spec: JobSpec) -> float:
         """The job's own part: that of all programs, drawn towards the narrower groups."""
         part = 0.0
+        drawn: dict[Hashable, float] = {of: self._drawn(of) for of in (*self._types, *Span)}
         for level, key in _levels(spec):
             if key in self._groups:
                 alike = [
-                    [run.log - self._drawn(run.gpu_type) - self._drawn(run.span) for run in runs]
+                    [run.log - drawn[run.gpu_type] - drawn[run.span] for run in runs]
                     for runs in self._groups[key].by_user()
                 ]
                 part = _towards(alike, part, _WEIGHTS[level], _log_max(level))
@@ -155,7 +162,7 @@ class SpeedLearner:
         by_user = self._effects.setdefault(of, OrderedDict())
         programs = _newest(by_user, spec.user, OrderedDict[Hashable, float])
         programs.pop(spec.recurrence, None)
-        _newest(programs, spec.recurrence, lambda: log - median(others))
+        _newest(programs, spec.recurrence, lambda: log - median(others), PROGRAMS_SHARED)
 
     def _keys(self, spec: JobSpec) -> Iterable[Hashable]:
         """Keys of the job's groups that were measured, the narrowest first."""
@@ -181,13 +188,13 @@ def _levels(spec: JobSpec) -> Iterator[tuple[str, Hashable]]:
 
 def _log_max(level: str) -> float:
     """The bound of what runs of a group show: that of several users is less."""
-    return _SHARED_LOG_MAX if level in ("all", "model") else _LOG_MAX
+    return _SHARED_LOG_MAX if level in _SHARED else _LOG_MAX
 
 
-def _newest(entries: "OrderedDict[K, V]", key: K, new: Callable[[], V]) -> V:
-    """The entry of this key, which is the newest now; the oldest above :data:`RUNS_KEPT` is dropped."""
+def _newest(entries: "OrderedDict[K, V]", key: K, new: Callable[[], V], limit: int = RUNS_KEPT) -> V:
+    """The entry of this key, which is the newest now; the oldest above the limit is dropped."""
     found = entries[key] = entries.pop(key) if key in entries else new()
-    if len(entries) > RUNS_KEPT:
+    if len(entries) > limit:
         entries.popitem(last=False)
     return found
 

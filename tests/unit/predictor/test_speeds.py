@@ -119,6 +119,14 @@ def test_the_reports_of_one_user_do_not_decide_the_corrections_of_others(model: 
     assert all(1e-3 < found.at(name, span) < 1e3 for name in ("V100", "A100") for span in Span)
 
 
+def test_a_prediction_looks_at_so_many_runs_however_many_ended() -> None:
+    runs = [ended(spec(f"p{n}", f"u{u}", "bert"), "V100", server=2.0) for u in range(25) for n in range(25)]
+    learner = learnt(*runs)
+    groups = [("all",), ("model", "bert"), ("user", "u24")]
+    assert [len(list(learner._groups[key])) for key in groups] == [100, 100, 20]
+    assert correction(learner, spec("new", "eve")).at("V100", Span.SERVER) == pytest.approx(2.0, rel=0.05)
+
+
 @pytest.mark.parametrize("broken", [0.0, -1.0, math.inf, math.nan, 1e9])
 def test_a_broken_measurement_is_ignored(broken: float) -> None:
     assert learnt(ended(spec("a"), "V100", server=broken)).slowdown(spec("a")) is None
