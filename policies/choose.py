@@ -52,7 +52,8 @@ def find(
     on the first that holds it now. With a ``salt``, random free GPUs drawn from it instead: for ablations. Only GPUs count that
     the job can use with what it needs beside them.
     """
-    pool = pool.usable_by(demand_of(spec))
+    if (demand := demand_of(spec)) is not None:
+        pool = pool.usable_by(demand)
     if rules := registered.placement_rules(spec):
         found = _find_by_rules(pool, cluster, spec, rules, slowdown)
         required = [rule for rule in rules if rule.required(spec)]
@@ -137,7 +138,8 @@ def _find(
 
 def free_for(pool: FreePool, spec: JobSpec) -> int:
     """Free GPUs that the job could use, of the type that it takes, or the most of any one of those that it takes."""
-    pool = pool.usable_by(demand_of(spec))
+    if (demand := demand_of(spec)) is not None:
+        pool = pool.usable_by(demand)
     if not spec.gpu_type_fallbacks:
         return pool.free_of_type(spec.gpu_type)
     return max(pool.free_of_type(name) for name in spec.gpu_types)

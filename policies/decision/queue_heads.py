@@ -73,7 +73,9 @@ class QueueHeads:
         self.waiting = []
 
     def _is_infeasible(self, head: QueueHead) -> bool:
-        pool, types = self._context.state.pool.usable_by(head.gang.demand), head.gang.types
+        pool, types = self._context.state.pool, head.gang.types
+        if head.gang.demand is not None:
+            pool = pool.usable_by(head.gang.demand)
         if len(types) > 1:
             missing_gpus = head.gang.gpus - max(pool.free_of_type(name) for name in types)
         else:

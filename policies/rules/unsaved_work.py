@@ -25,4 +25,5 @@ class UnsavedWork:
 
     def protected_s(self, costs: PreemptionCosts, job: JobView) -> float:
         """See the class."""
-        return math.inf if cannot_save(job) else 0.0
+        # Nearly all jobs state a period: the rest is a call more for each of them.
+        return math.inf if job.spec.checkpoint_period_s is None and cannot_save(job) else 0.0

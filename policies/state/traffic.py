@@ -64,16 +64,22 @@ class TrafficIndex:
 
     def start_tentatively(self, job: JobView, cluster: Cluster, placement: Placement) -> None:
         """The decision in progress starts the job, or sets GPUs aside for it."""
+        if self._contention is None:
+            return
         self._before.setdefault(job.id, self._by_job.get(job.id))
         self.add(job, cluster, placement)
 
     def leave_tentatively(self, job: JobId) -> None:
         """The decision in progress stops the job."""
+        if self._contention is None:
+            return
         self._before.setdefault(job, self._by_job.get(job))
         self.remove(job)
 
     def undo_tentative(self) -> None:
         """The decision in progress is over: what was applied comes back as changes."""
+        if not self._before:
+            return
         for job, traffic in self._before.items():
             if self._by_job.get(job) is not traffic:
                 self.remove(job)

@@ -199,14 +199,12 @@ def _measure(cycle: Cycle, job: JobRecord, report: Report, iteration: float) -> 
 def _note_span(cycle: Cycle, job: JobRecord) -> None:
     """Note the measured speed of the open attempt under the span of its placement, if it is a finite number."""
     spec, placement, cluster = job.spec, job.placement, cycle.world.cluster
-    if placement is None or job.iterations_per_s <= 0.0:
+    if placement is None or job.iterations_per_s <= 0.0 or (spec.gpus == 1 and spec.stage_graph is None):
         return
     seconds, gpu_type = 1.0 / job.iterations_per_s, type_of(cluster, placement)
     if spec.stage_graph is not None and spec.parallelism is not None:
         modelled_s = iteration_time_s(spec.stage_graph, spec.parallelism, cluster, placement)
         seconds = seconds / modelled_s if modelled_s > 0.0 else math.inf
-    elif spec.gpus == 1:
-        return
     if not 0.0 < seconds < math.inf:
         # A program reports any iterations, and its graph any times. The store holds finite numbers alone.
         return
