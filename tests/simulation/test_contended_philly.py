@@ -52,10 +52,12 @@ def test_every_job_ends(files: list[str], policy: str) -> None:
 
 def test_contention_costs_something(files: list[str]) -> None:
     """Without preemption and patience many gangs straddle; on the other network everyone has whole NICs."""
-    hasty = ("--option", "delay_factor=0")
+    hasty = ("--option", "delay_factor=0", "--option", "contention=ignore")
     found, lone = (simulate(files, "sjf", network, *hasty) for network in ("contended", "contended:xi1=0"))
     assert found["finished"] == lone["finished"] == 6000
     assert 1.02 <= found["mean_jct_s"] / lone["mean_jct_s"] <= 1.15
+    foreseen = simulate(files, "sjf", "contended", "--option", "delay_factor=0")
+    assert foreseen["mean_jct_s"] < 0.98 * found["mean_jct_s"]
 
 
 def test_the_table_names_networks(files: list[str]) -> None:

@@ -39,7 +39,8 @@ def test_the_raw_forest_learns_totals_and_speaks_of_residuals() -> None:
     assert points.shape == (50, 32)
     assert (np.diff(points, axis=1) >= 0.0).all()
     totals = points.mean(axis=1) + features[:50, BASE]
-    assert totals == pytest.approx(4.0 + 2.0 * features[:50, 0], abs=0.25)
+    errors = np.abs(totals - (4.0 + 2.0 * features[:50, 0]))
+    assert errors.mean() < 0.1 and errors.max() < 0.5, "its base is off by 1"
     moved = features[:50].copy()
     moved[:, BASE] += 100.0
     # A forest on the residual would follow its base anywhere; the total that this one learnt is bounded by what it saw.

@@ -29,13 +29,15 @@ def test_counts_follow_the_jobs(operations: list[tuple[str, int, list[int]]]) ->
     index = TrafficIndex(pool, PLAIN, fills_up=True)
     held: dict[int, list[int]] = {}
     now: dict[int, list[int]] = {}
+    tentative = False
     for operation, number, where in operations:
         job = JobRecord(JobId(number), ring_spec(len(where)), 0.0)
-        if operation == "add" and now == held:
+        tentative = operation in ("start", "stop") or (tentative and operation != "undo")
+        if operation == "add" and not tentative:
             index.add(job, FOUR, on(*where))
             held[number] = where
             now = dict(held)
-        elif operation == "remove" and now == held:
+        elif operation == "remove" and not tentative:
             index.remove(job.id)
             held.pop(number, None)
             now = dict(held)

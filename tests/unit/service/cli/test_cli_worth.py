@@ -22,6 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("worth")
     text = sacct_text(past_jobs(300))
     (path / "past.txt").write_text(text + "901.batch|" + "|" * 15 + "\nhalf a row\n")
+    (path / "other.txt").write_text(text.replace("a100", "h100"))
     (path / "cluster.yaml").write_text(CLUSTER)
     return path
 
@@ -58,8 +59,6 @@ def test_the_document(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        ((), 1, "0 jobs with GPUs have run and ended; at least 200 are needed"),
-        ((), 1, "left out 300 jobs: GPU type 'a100' is not in the cluster file"),
         (("--gpu-type", "a100"), 2, "--gpu-type: 'a100' is not SLURM=CLUSTER, such as a100=A100-80GB"),
         (("--gpu-type", "a100=B200"), 2, "GPU type a100=B200: the cluster's types are A100-80GB"),
     ],
@@ -67,6 +66,14 @@ def test_the_document(folder: Path) -> None:
 def test_what_does_not_fit_is_refused(folder: Path, options: tuple[str, ...], code: int, message: str) -> None:
     found, _, err = worth(folder, *options)
     assert (found, message in err) == (code, True)
+
+
+def test_a_type_that_the_cluster_lacks_is_left_out_and_another_spelling_is_not(folder: Path) -> None:
+    found, _, err = worth(folder, file="other.txt")
+    assert found == 1
+    assert "0 jobs with GPUs have run and ended; at least 200 are needed" in err
+    assert "left out 300 jobs: GPU type 'h100' is not in the cluster file" in err
+    assert worth(folder)[0] == 0, "a100 is the cluster's A100-80GB"
 
 
 def test_the_past_of_slurms_commands_is_the_same_at_each_reading(

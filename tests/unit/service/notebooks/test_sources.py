@@ -284,7 +284,7 @@ def test_the_generator_changes_programs_from_two_thirds_on() -> None:
 # The notebooks on them.
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("05")])  # it reads no jobs
 @pytest.mark.parametrize("kind", ["database", "service"])
 def test_each_notebook_runs_on_a_service_and_on_its_database(
     world: World, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
