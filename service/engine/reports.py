@@ -210,7 +210,12 @@ def _note_span(cycle: Cycle, job: JobRecord) -> None:
         return
     span, before = span_of(cluster, placement), job.seconds_by_span or SpanSeconds(gpu_type)
     job.seconds_by_span = before.measured(gpu_type, span, seconds)
-    if spec.stage_graph is None and (before.at(span) is None or before.gpu_type != gpu_type):
+    # Only a predictor that gave the estimate a slowdown revises it.
+    if (
+        job.slowdown is not None
+        and spec.stage_graph is None
+        and (before.at(span) is None or before.gpu_type != gpu_type)
+    ):
         cycle.measured[job.id] = None
 
 
