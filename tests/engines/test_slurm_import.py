@@ -19,10 +19,15 @@ def _import(cluster: SlurmCluster, *arguments: str) -> "subprocess.CompletedProc
 def test_a_cluster_file_from_a_running_slurm(slurm_cluster: SlurmCluster, tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
     done = _import(slurm_cluster, "--slurm", "--out", str(file))
-    assert (done.returncode, done.stderr) == (0, f"wrote 4 servers to {file}\n")
+    warning, written = done.stderr.splitlines()
+    assert (done.returncode, written) == (0, f"wrote 4 servers to {file}")
+    assert warning.startswith("warning: GPU type 'a100' has no gpu_speed: 1.0, that of a V100, is assumed")
     cluster = load_cluster(file)
     assert cluster.name == "emulated"
-    assert cluster.servers == tuple(Server(f"node{n}", 4, "a100", f"rack{(n + 1) // 2}") for n in range(1, 5))
+    assert cluster.servers == tuple(
+        Server(f"node{n}", 4, "a100", f"rack{(n + 1) // 2}", gpu_speed_assumed=True, cpus=16, memory_gib=62.5)
+        for n in range(1, 5)
+    )
     assert _import(slurm_cluster, "--slurm", "--partition", "main").stdout == file.read_text()
     missing = _import(slurm_cluster, "--slurm", "--partition", "nix")
     assert missing.returncode == 2 and "Slurm has no partition 'nix'; its partitions: main" in missing.stderr
