@@ -174,6 +174,7 @@ class ClusterFaultsContract:
         holder = self.launch(house, _WAITS, gpus=(4,), job=2)
         house.executor.send([holder])
         house.wait_started("2.1")
+        house.until(lambda: house.runs() == 1, "the command of the first to begin")
         house.executor.send([self.launch(house)])
         house.until(lambda: len(self.submissions(house, alive=True)) == 2, "the second to wait in the engine")
         house.faults.next("cancel", fault)
@@ -199,6 +200,7 @@ class ClusterFaultsContract:
     ) -> None:
         house.executor.send([self.launch(house, _WAITS, gpus=(4,), job=2)])
         house.wait_started("2.1")
+        house.until(lambda: house.runs() == 1, "the command of the first to begin")
         house.executor.send([self.launch(house)])
         house.until(lambda: len(self.submissions(house, alive=True)) == 2, "the second to wait in the engine")
         controls.cancel_behind(FIRST)

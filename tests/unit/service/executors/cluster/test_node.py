@@ -83,7 +83,9 @@ class TestEnvironment:
             ("1", "1", "0"),
             ("2", "0", "1"),
         ]
-        assert servers.output(1).startswith("[0] "), "lines are marked with the rank"
+        assert {line[:4] for line in servers.output(1).splitlines()} == {"[0] ", "[1] "}, (
+            "lines are marked with the rank"
+        )
         assert len({e["MASTER_PORT"] for e in (*first, last)}) == 1
 
     def test_only_what_is_allowed_of_the_nodes_own(self, servers: Servers) -> None:
