@@ -10,7 +10,7 @@ import pytest
 
 from service.graphs.child import Bounds, traced
 from service.plans.values import ReadError
-from service.runtime.processes import process_info
+from tests.local_executor import lives, wait_for
 
 BOUNDS = Bounds(60.0, 2**31)
 TRACE = {
@@ -73,8 +73,7 @@ def test_a_program_that_takes_too_long_is_killed_with_its_children(tmp_path: Pat
         "child.wait()\n"
     )
     assert refused(tmp_path, code, Bounds(3.0, 2**31)) == "model: reading it took longer than 3 s (--time-limit)"
-    found = process_info(int(place.read_text()))
-    assert found is None or found.zombie
+    wait_for(lambda: not lives(int(place.read_text())), "the end of the program's child")
 
 
 def test_a_crash_is_told_with_its_last_line(tmp_path: Path) -> None:
