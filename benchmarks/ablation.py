@@ -19,12 +19,13 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks.workloads import cluster_of, servers_for, with_models
-from service.cli.compare import Plan, Setting, compare
+from service.cli.compare import compare
 from service.sim.experiment import SimulationOptions
 from service.sim.results import Result
 from service.sim.workloads.generate import generate
 from service.sim.workloads.model import Workload
 from service.sim.workloads.table import read_workload
+from service.simulations.runs import Plan, Setting
 
 SERVERS = 16
 LOADS = (0.8, 1.3, 2.0)

@@ -1,15 +1,13 @@
 """Several simulations of one workload side by side: one worker process a core, results in the order of the plans."""
 
-import gc
 import os
 import pickle
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait as wait_for
 from pathlib import Path
@@ -18,49 +16,17 @@ from threading import Thread, current_thread, main_thread
 from types import FrameType
 from typing import Any, Protocol
 
-from policies.model.cluster import Cluster
-from policies.registry import make_policy
 from service.reports.comparison_data import RunFigures, figures
-from service.sim.experiment import SimulationOptions, run, run_jobs
 from service.sim.faults import FaultCounts
-from service.sim.jobs import SimJobs
 from service.sim.predictors import PredictorNameError
-from service.sim.results import Result, Simulation, Unfinished, write_simulation
+from service.sim.results import Result, Unfinished, write_simulation
 from service.sim.workloads.files import WorkloadError
-from service.sim.workloads.model import Workload
+from service.simulations.runs import Plan, Progress, Setting, simulate
 
 JOBS_WORTH_A_PROCESS = 2000
 """Below this many jobs in all, starting processes takes longer than the runs."""
-_ALLOCATIONS_A_COLLECTION = 200_000
 _POLL_S = 0.2
 """How often the progress bar looks at what the workers have done."""
-
-Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """One run. ``label`` is what its result calls the policy; ``folder`` is where its files go (None: nowhere)."""
-
-    label: str
-    policy: str
-    options: Mapping[str, str]
-    predictor: str
-    folder: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What all runs of a comparison share. ``draw``: condense each run into the figures of a report.
-
-    ``prepared`` stands for jobs of which more is known than ``workload`` says.
-    """
-
-    workload: Workload
-    cluster: Cluster
-    options: SimulationOptions
-    draw: bool = False
-    prepared: SimJobs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,35 +44,6 @@ class _Counts(Protocol):
 
     def __getitem__(self, index: int, /) -> int: ...
     def __setitem__(self, index: int, value: int, /) -> None: ...
-
-
-def simulate(setting: Setting, plan: Plan, on_progress: Progress | None = None) -> Simulation:
-    """One run with the time it took. Raises what :func:`service.sim.experiment.run` raises."""
-    started_s = time.perf_counter()
-    policy = make_policy(plan.policy, plan.options)
-    with _rare_collections():
-        if setting.prepared is not None:
-            simulation = run_jobs(
-                setting.prepared, setting.cluster, policy, plan.predictor, setting.options, on_progress
-            )
-        else:
-            simulation = run(setting.workload, setting.cluster, policy, plan.predictor, setting.options, on_progress)
-    wall_s = round(time.perf_counter() - started_s, 3)
-    return replace(simulation, result=replace(simulation.result, policy=plan.label, wall_s=wall_s))
-
-
-@contextmanager
-def _rare_collections() -> Iterator[None]:
-    """A simulation makes hardly any cyclic garbage, and looking for it again and again costs a tenth of the time."""
-    before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_ALLOCATIONS_A_COLLECTION, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
 
 
 def compare(setting: Setting, plans: Sequence[Plan], workers: int | None = None) -> list[Finished]:

@@ -5,9 +5,8 @@ What opens the database is imported when it is opened: the other commands must n
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,11 +15,10 @@ from service.cli.fail import EXIT_FAILED, fail
 from service.cli.options import DatabaseOption, DataDirOption, instant_s
 from service.cli.output import printable
 from service.config.settings import Settings
+from service.simulations.request import Window
 
 if TYPE_CHECKING:
-    from policies.model.cluster import Cluster
     from service.db.session import Database
-    from service.history.workload import OwnHistory
 
 
 SinceOption = Annotated[
@@ -30,13 +28,6 @@ SinceOption = Annotated[
 UntilOption = Annotated[
     str | None, typer.Option("--until", metavar="WHEN", help="End of the period: only jobs submitted before it.")
 ]
-
-
-class Window(NamedTuple):
-    """Instants in seconds since the Unix epoch; None = no end on that side."""
-
-    since_s: float | None
-    until_s: float | None
 
 
 def window(since: str | None, until: str | None) -> Window:
@@ -62,31 +53,6 @@ def own_database(database_url: str | None, data_dir: Path | None) -> Iterator[tu
         fail(str(error))
     with closing(database):
         yield settings, database
-
-
-def read_past(
-    database: "Database", settings: Settings, when: Window, *, carry: bool
-) -> tuple["OwnHistory", "Cluster", list[str]]:
-    """The window's jobs, the present servers, and the names of those that are down."""
-    from service.config.cluster_export import all_servers, present_cluster
-    from service.db.recorded_jobs import recorded_jobs, stored_servers
-    from service.history.workload import own_history
-
-    servers = stored_servers(database)
-    cluster, down = present_cluster(servers, settings.cluster)
-    cluster = replace(cluster, gangs=settings.gangs)
-    jobs = recorded_jobs(database, *when)
-    return own_history(jobs, all_servers(servers, cluster), when.since_s, carry=carry), cluster, down
-
-
-def left_out_notes(history: "OwnHistory") -> list[str]:
-    """One line for each reason for which jobs are left out."""
-    return [f"left out {count_of(count)}: {why}" for why, count in sorted(history.left_out.items())]
-
-
-def count_of(count: int) -> str:
-    """``1 job``, ``2 jobs``."""
-    return f"{count} job{'s' if count != 1 else ''}"
 
 
 def export_command(

@@ -57,9 +57,10 @@ def shadow_command(
 def _what_if(found: ShadowDocument, as_json: bool) -> None:
     """Both policies as the service has them, not as this shell's settings do."""
     # The simulator is not needed to look at a report.
-    from service.cli.compare import Plan
     from service.cli.past import own_database, window
-    from service.cli.whatif import RECORDED, past_under
+    from service.cli.whatif import past_under
+    from service.simulations.request import RECORDED
+    from service.simulations.runs import Plan
 
     first = Plan(found["first_policy"], found["first_policy"], found["first_options"], RECORDED)
     label = found["policy"] if found["policy"] != found["first_policy"] else f"{found['policy']} (shadow)"

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from service.cli.compare import Finished, Plan, Setting, compare
+from service.cli.compare import Finished, compare
 from service.cli.comparison_files import NoRasterizer, rasterizer, write_pngs, write_summaries
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.options import check_file, make_folder, writing
@@ -34,6 +34,7 @@ from service.sim.jobs import bounds_of, prepare
 from service.sim.predictors import PredictorNameError, make_predictor
 from service.sim.results import bounds_dict, comparison_dict
 from service.sim.workloads.files import WorkloadError
+from service.simulations.runs import Plan, Setting
 
 _COLUMNS_MAX = 6
 """Runs that are shown side by side; more are shown one a line, with the decisive measures."""

@@ -11,7 +11,6 @@ from policies.model.cluster import Cluster
 from policies.options import OptionError
 from policies.registry import make_policy
 from service.cli import completion
-from service.cli.compare import Plan
 from service.cli.fail import fail
 from service.cli.options import (
     FirstOption,
@@ -31,6 +30,8 @@ from service.sim.sensitivity import Sensitivity
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload
 from service.sim.workloads.table import read_workload
+from service.simulations.request import named_values
+from service.simulations.runs import Plan
 
 _DEFAULTS = SimulationOptions()
 
@@ -221,14 +222,10 @@ def _names(flag: str, text: str) -> list[str]:
 
 def policy_options(name: str, options: list[str] | None, preemption: str | None) -> dict[str, str]:
     """The options as names and values, known to be accepted by the policy."""
-    values: dict[str, str] = {}
-    for text in options or []:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            fail(f"--option {text!r} is not NAME=VALUE")
-        if key in values:
-            fail(f"--option {key} is given twice")
-        values[key] = value
+    try:
+        values = named_values(options or [])
+    except OptionError as error:
+        fail(f"--option {error}")
     if preemption is not None:
         if "preemption" in values:
             fail("--preemption and --option preemption=... are both given")

@@ -1,34 +1,25 @@
 """``sooner sim what-if``: other policies or other servers, on the service's own past or on its queue as it is."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from policies.model.cluster import Cluster
 from policies.model.ids import JobId
-from policies.registry import make_policy
-from service.cli.compare import Finished, Plan, Setting
+from policies.options import OptionError
+from service.cli.compare import Finished
 from service.cli.connect import settings_or_fail
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.job_tables import duration
 from service.cli.options import DatabaseOption, DataDirOption, NetworkOption, SeedOption
 from service.cli.output import Column, JsonFlag, print_json, print_table, printable
-from service.cli.past import (
-    SinceOption,
-    UntilOption,
-    Window,
-    left_out_notes,
-    own_database,
-    read_past,
-    window,
-)
-from service.cli.replay import read_snapshot, recorded_policy
+from service.cli.past import SinceOption, UntilOption, own_database, window
+from service.cli.replay import read_snapshot
 from service.cli.sim import print_results, run_all
 from service.cli.sim_options import (
     OptionOption,
@@ -36,13 +27,26 @@ from service.cli.sim_options import (
     WorkersOption,
     make_plans,
 )
-from service.config.cluster_export import with_servers
 from service.config.cluster_file import ClusterFileError, load_cluster
-from service.config.settings import Settings, env_name
+from service.config.settings import Settings, SettingsError
 from service.forecast.forecast import ForecastOptions, NoForecast
-from service.forecast.whatif import Candidate, Outlook, Outlooks, outlooks
-from service.sim.experiment import SimulationOptions
+from service.forecast.whatif import Outlook, Outlooks, outlooks
 from service.sim.workloads.files import WorkloadError
+from service.simulations.present import JOBS_MAX, candidates_of, outlook_report
+from service.simulations.request import (
+    CURRENT,
+    NO_SHADOW,
+    RECORDED,
+    SAMPLES,
+    SHADOW,
+    Window,
+    current_plan,
+    machines_of,
+    more_servers,
+    shadow_plan,
+)
+from service.simulations.runs import Plan
+from service.simulations.words import left_out_notes, nothing_to_run
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -50,18 +54,7 @@ if TYPE_CHECKING:
     from service.db.session import Database
     from service.history.workload import OwnHistory
 
-CURRENT = "current"
-"""Stands among ``--policies`` for the policy that is in force, with its options."""
-
-SHADOW = "shadow"
-"""Stands for the shadow policy of the settings, with its options."""
-
-RECORDED = "recorded"
-"""Stands for the predictions that the service had at the time."""
-
 _JOBS_SHOWN = 40
-_FUTURES = 16
-_JOBS_MAX = 100_000
 
 
 def what_if_command(
@@ -99,7 +92,7 @@ def what_if_command(
     network: NetworkOption = "reserved",
     samples: Annotated[
         int, typer.Option("--samples", min=5, max=1000, help="With --snapshot: number of sampled futures.")
-    ] = _FUTURES,
+    ] = SAMPLES,
     seed: SeedOption = 0,
     workers: WorkersOption = None,
     database_url: DatabaseOption = None,
@@ -115,7 +108,7 @@ def what_if_command(
     if snapshot is not None:
         if since is not None or until is not None or servers is not None:
             fail("--snapshot cannot be combined with --since, --until or --servers")
-        _from_now_on(snapshot, policies, option, preemption, ForecastOptions(samples, _JOBS_MAX, seed), ours, as_json)
+        _from_now_on(snapshot, policies, option, preemption, ForecastOptions(samples, JOBS_MAX, seed), ours, as_json)
         return
     when = window(since, until)
     plans = _plans(policies, option, preemption, predictor, ours)
@@ -144,45 +137,25 @@ def past_under(
     as_json: bool = False,
 ) -> None:
     """Simulate the service's past of the window under each plan, and print the results beside the real outcome."""
-    from service.history.workload import actual_result, simulated_jobs
+    from service.simulations.past import prepare_past, read_past
 
     with own as (settings, database):
         history, present, _ = read_past(database, settings, when, carry=True)
     if not history.jobs:
-        fail(
-            "; ".join(["no job that was submitted in this period has run and ended", *left_out_notes(history)]),
-            EXIT_FAILED,
-        )
-    options = SimulationOptions(
-        checkpoint_s=settings.checkpoint_s, restart_s=settings.restart_s, network=network, seed=seed
-    )
+        fail(nothing_to_run(history), EXIT_FAILED)
     machines = _machines(present, servers)
     try:
-        prepared = simulated_jobs(history, machines)
-        actual = actual_result(history, present, simulated_jobs(history, present, skip_invalid=True).jobs)
+        past = prepare_past(history, present, machines, settings, network, seed)
     except WorkloadError as error:
         fail(str(error))
-    setting = Setting(history.workload, machines, options, prepared=prepared)
-    finished = run_all(setting, list(plans), workers, with_workers=with_workers)
+    finished = run_all(past.setting, list(plans), workers, with_workers=with_workers)
     if as_json:
-        print_json(
-            {
-                "schema": "sooner.sim.whatif/1",
-                "start_s": history.start_s,
-                "jobs": len(history.jobs),
-                "carried": sum(job.carried for job in history.jobs),
-                "left_out": dict(history.left_out),
-                "servers": len(machines.servers),
-                "gpus": machines.gpus,
-                "actual": actual.to_dict(),
-                "runs": [each.result.to_dict() for each in finished],
-            }
-        )
+        print_json(past.report([each.result for each in finished]))
         return
     typer.echo(_opening(history, machines), err=True)
     for note in left_out_notes(history):
         typer.echo(note, err=True)
-    print_results([Finished(actual, None), *finished])
+    print_results([Finished(past.actual, None), *finished])
 
 
 def _plans(
@@ -197,9 +170,7 @@ def _plans(
         else {}
     )
     if CURRENT in names:
-        from service.config.policy import configured_options
-
-        made[CURRENT] = Plan(CURRENT, settings.policy, configured_options(settings), predictor)
+        made[CURRENT] = current_plan(settings, predictor)
     if SHADOW in names:
         made[SHADOW] = _shadow_plan(settings, predictor)
     return [made[name] for name in names]
@@ -213,25 +184,21 @@ def _named(policies: str) -> list[str]:
 
 
 def _shadow_plan(settings: Settings, predictor: str) -> Plan:
-    from service.config.policy import configured_shadow
-    from service.config.settings import SettingsError
-
     try:
-        found = configured_shadow(settings)
+        found = shadow_plan(settings, predictor)
     except SettingsError as error:
         fail(str(error))
     if found is None:
-        fail(f"--policies: 'shadow' needs the setting {env_name('shadow_policy')}, which is empty")
-    return Plan(SHADOW, settings.shadow_policy, dict(found.options), predictor)
+        fail(f"--policies: {NO_SHADOW}")
+    return found
 
 
 def _machines(present: Cluster, servers: str | None) -> Cluster:
     if servers is None:
         return present
-    more = re.fullmatch(r"\+(\d{1,5})", servers.strip())
-    if more is not None:
-        return with_servers(present, int(more[1]))
     try:
+        if more_servers(servers) is not None:
+            return machines_of(present, servers)
         return replace(load_cluster(Path(servers)), gangs=present.gangs)
     except ClusterFileError as error:
         fail(str(error))
@@ -257,17 +224,17 @@ def _from_now_on(
     as_json: bool,
 ) -> None:
     recorded = read_snapshot(file)
-    in_force = Candidate(CURRENT, recorded_policy(file, recorded), recorded.dump)
     others = [name for name in _named(policies) if name != CURRENT]
     plans = _plans(",".join(others), option, preemption, "none", settings) if others else []
-    candidates = [in_force, *(Candidate(plan.label, make_policy(plan.policy, plan.options)) for plan in plans)]
     try:
-        found = outlooks(recorded.world, candidates, options)
+        found = outlooks(recorded.world, candidates_of(recorded, plans), options)
+    except OptionError as error:
+        fail(f"{file}: {error}")
     except NoForecast as error:
         fail(f"{file}: {error}", EXIT_FAILED)
     jobs = {job.id: job for job in recorded.world.jobs}
     if as_json:
-        print_json(_document(recorded.cycle, recorded.policy, found))
+        print_json(outlook_report(recorded.cycle, recorded.policy, found))
         return
     typer.echo(
         printable(f"cycle {recorded.cycle}, {found.unfinished} unfinished jobs, current policy: {recorded.policy}"),
@@ -314,29 +281,3 @@ def _policy_columns(found: Outlooks) -> list[Column[Outlook]]:
             right=True,
         ),
     ]
-
-
-def _document(cycle: int, policy: str, found: Outlooks) -> dict[str, Any]:
-    return {
-        "schema": "sooner.sim.outlook/1",
-        "cycle": cycle,
-        "now_s": found.now_s,
-        "current": policy,
-        "samples": found.samples,
-        "unfinished": found.unfinished,
-        "jobs": len(found.jobs),
-        "policies": [
-            {
-                "policy": each.label,
-                "mean_jct_s": each.mean_jct_s,
-                "mean_jct_p10_s": each.mean_jct_spread_s.p10_s,
-                "mean_jct_p90_s": each.mean_jct_spread_s.p90_s,
-                "better_in": each.better_in,
-                "finishes": [
-                    {"job_id": job, "p10_s": end.p10_s, "p50_s": end.p50_s, "p90_s": end.p90_s}
-                    for job, end in each.finishes.items()
-                ],
-            }
-            for each in found.outlooks
-        ],
-    }

@@ -8,19 +8,12 @@ import typer
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.options import DatabaseOption, DataDirOption
 from service.cli.output import JsonFlag, print_json, printable
-from service.cli.past import (
-    SinceOption,
-    UntilOption,
-    count_of,
-    left_out_notes,
-    own_database,
-    read_past,
-    window,
-)
+from service.cli.past import SinceOption, UntilOption, own_database, window
 from service.cli.workload import OutOption
 from service.config.cluster_export import write_cluster
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.table import write_workload
+from service.simulations.words import count_of, left_out_notes, nothing_to_run
 
 
 def export_command(
@@ -42,11 +35,13 @@ def export_command(
 ) -> None:
     """Export the service's ended jobs as a workload table, for example for `sooner sim compare`."""
     when = window(since, until)
+    from service.simulations.past import read_past
+
     with own_database(database_url, data_dir) as (settings, database):
         history, cluster, _ = read_past(database, settings, when, carry=carry)
     notes = left_out_notes(history)
     if not history.jobs:
-        fail("; ".join(["no job that was submitted in this period has run and ended", *notes]), EXIT_FAILED)
+        fail(nothing_to_run(history), EXIT_FAILED)
     try:
         write_workload(history.workload, out)
         if cluster_out is not None:

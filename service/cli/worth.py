@@ -14,7 +14,7 @@ from service.cli.fail import EXIT_FAILED, fail
 from service.cli.job_tables import duration
 from service.cli.options import NetworkOption, SeedOption, seconds_option
 from service.cli.output import Column, JsonFlag, print_json, print_table, printable
-from service.cli.past import count_of
+from service.simulations.words import count_of
 
 if TYPE_CHECKING:
     from policies.model.cluster import Cluster

@@ -6,7 +6,6 @@ from typing import Any
 from sqlalchemy import Row
 
 from policies.model.cluster import Cluster
-from service.cli.past import Window, read_past
 from service.config.settings import Settings
 from service.db.codec import decode_shadows
 from service.db.prediction_log import scored_predictions, submission_of_newest
@@ -14,6 +13,8 @@ from service.db.session import Database
 from service.history.workload import OwnHistory, actual_result, simulated_jobs
 from service.notebooks.source import Past, Scored, first_predictions
 from service.sim.workloads.model import Workload
+from service.simulations.past import read_past
+from service.simulations.request import Window
 
 
 class StoredSource:

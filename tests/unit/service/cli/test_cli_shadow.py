@@ -14,11 +14,11 @@ from typer import Exit
 from policies.model.cluster import Cluster
 from policies.model.ids import JobId
 from service.cli import sim
-from service.cli.compare import Setting
 from service.shadow.live import JobOpinion, Want
 from service.shadow.shadow import Status
 from service.sim.experiment import SimulationOptions
 from service.sim.workloads.model import Workload
+from service.simulations.runs import Setting
 from tests.api.test_shadow import FIRST, REPORT, STATE, TOTALS, WISH
 from tests.unit.service.cli.cli_world import CliWorld, cli_world
 from tests.unit.service.history.test_own_history import live, rows

@@ -15,13 +15,14 @@ from typer.testing import CliRunner
 
 from policies.model.cluster import Cluster, Server
 from service.cli import comparison_files, sim
-from service.cli.compare import Plan, Setting, compare
+from service.cli.compare import compare
 from service.sim.drive import SimulationStuck
 from service.sim.experiment import SimulationOptions
 from service.sim.predictors import PredictorNameError
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.generate import generate
 from service.sim.workloads.model import Workload, WorkloadJob
+from service.simulations.runs import Plan, Setting
 from tests.unit.service.cli.cli_world import app_of_group
 
 app = app_of_group("sim")

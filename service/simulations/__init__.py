@@ -1,0 +1,1 @@
+"""What-if runs: policies on the service's past or on its queue as it is, for the command line and for the service."""

@@ -1,0 +1,23 @@
+"""Sentences about the jobs of a period of the past."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from service.history.workload import OwnHistory
+
+
+def left_out_notes(history: OwnHistory) -> list[str]:
+    """One line for each reason for which jobs are left out."""
+    return [f"left out {count_of(count)}: {why}" for why, count in sorted(history.left_out.items())]
+
+
+def nothing_to_run(history: OwnHistory) -> str:
+    """Why a period has no jobs to simulate."""
+    return "; ".join(["no job that was submitted in this period has run and ended", *left_out_notes(history)])
+
+
+def count_of(count: int) -> str:
+    """``1 job``, ``2 jobs``."""
+    return f"{count} job{'s' if count != 1 else ''}"
