@@ -12,6 +12,7 @@ from service.api.authenticate import Authenticator
 from service.api.deps import ApiDependencies
 from service.api.docs_page import DOCS_PATH, docs_page_of
 from service.api.idempotency import Keys
+from service.api.overview import Overviews, read
 from service.api.peers import Peers
 from service.api.permissions import Owners, Rule, rule_of
 from service.api.readiness import Readiness
@@ -28,6 +29,7 @@ from service.api.routers import (
     jobs,
     learning,
     metrics,
+    overview,
     queues,
     quotas,
     reservations,
@@ -43,6 +45,7 @@ from service.api.sse import Streams
 from service.db.identity import peer_secret
 
 ROUTERS = (
+    overview,
     jobs,
     job_details,
     arrays,
@@ -92,6 +95,7 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
     app.state.streams = Streams(dependencies.database)
     app.state.admission = Admission()
     app.state.readiness = Readiness(lambda: health.read_readiness(app.state.dependencies))
+    app.state.overviews = Overviews(lambda: read(app.state.dependencies))
     app.state.peers = Peers(lambda: peer_secret(dependencies.database), dependencies.now_s)
     problems.install(app)
     app.add_middleware(RequestGuard, settings=dependencies.settings)

@@ -44,26 +44,29 @@ class Refused(Exception):
 class ClusterNow(NamedTuple):
     """The cluster as the loop sees it: GPUs by server index. ``usable`` is 0 for a server that is down or drained.
 
-    ``spare``: CPUs and memory that no job holds, of the servers that state any.
+    ``spare``: CPUs and memory that no job holds, of the servers that state any. ``held_gpus``: by all jobs, on servers of every
+    state.
     """
 
     cluster: Cluster
     usable_gpus: Sequence[int]
     free_gpus: Sequence[int]
     spare: Mapping[ServerIndex, Amounts] = MappingProxyType({})
+    held_gpus: int = 0
 
 
 class LoopStatus(NamedTuple):
     """The newest cycle, the time of the last look (None: never), and whether the loop is healthy.
 
-    If the loop runs elsewhere (``leads`` is false), ``cycle`` is the newest one on record, and ``healthy`` says whether any
-    service leads.
+    If the loop runs elsewhere (``leads`` is false), ``cycle`` is the newest one on record, ``healthy`` says whether any
+    service leads, and ``duration_s`` of the cycle is not known.
     """
 
     cycle: int
     at_s: float | None
     healthy: bool
     leads: bool = True
+    duration_s: float | None = None
 
 
 class Forecasts(Protocol):

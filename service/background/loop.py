@@ -102,6 +102,7 @@ class SchedulerLoop:
         self._timer: Job | None = None
         self.cycle_number = 0
         self.last_cycle_at_s: float | None = None
+        self.last_cycle_s: float | None = None
         self.failures = 0
 
     def start(self) -> None:
@@ -203,7 +204,8 @@ class SchedulerLoop:
             self._watch.passed("failed" if outcome.failed else "committed" if outcome.committed else "idle")
             self.cycle_number = outcome.number
             self.last_cycle_at_s = now_s = self._clock.now_s()
-            self._rest_until_s = now_s + min(now_s - began_at_s, self._settings.poll_period_s)
+            self.last_cycle_s = now_s - began_at_s
+            self._rest_until_s = now_s + min(self.last_cycle_s, self._settings.poll_period_s)
             self._failed = bool(outcome.failed)
             if outcome.failed:
                 logger.error("%s", outcome.failed)

@@ -73,6 +73,10 @@ class World:
         """Jobs that hold GPUs, in the order of their starts."""
         return tuple(self._holding)
 
+    def held_gpus(self) -> int:
+        """GPUs that jobs hold, on servers of every state. O(jobs that hold GPUs)."""
+        return sum(self.jobs[job].spec.gpus for job in self._holding)
+
     # Changed by the engine.
 
     def add_server(self, server: Server, record: ServerRecord) -> None:

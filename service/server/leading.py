@@ -124,7 +124,7 @@ class Leading:
         at_s = self.loop.last_cycle_at_s
         limit_s = LOOP_STALE_PERIODS * self._context.settings.reschedule_period_s
         healthy = at_s is not None and self._context.clock.now_s() - at_s < limit_s
-        return LoopStatus(self.loop.cycle_number, at_s, healthy)
+        return LoopStatus(self.loop.cycle_number, at_s, healthy, duration_s=self.loop.last_cycle_s)
 
     def cluster(self) -> ClusterNow:
         """The cluster between two cycles."""
@@ -188,4 +188,5 @@ def _cluster_now(engine: Engine[Any]) -> ClusterNow:
     world = engine.world
     servers = [ServerIndex(index) for index in range(len(world.cluster.servers))]
     usable = [world.usable_gpus(server) for server in servers]
-    return ClusterNow(world.cluster, usable, [world.free_gpus(server) for server in servers], world.spares())
+    free = [world.free_gpus(server) for server in servers]
+    return ClusterNow(world.cluster, usable, free, world.spares(), world.held_gpus())

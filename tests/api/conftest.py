@@ -38,6 +38,7 @@ from service.api.deps import (
     ShadowReports,
 )
 from service.api.idempotency import Keys
+from service.api.overview import Overviews, read
 from service.api.peers import Peers
 from service.api.permissions import Owners
 from service.api.readiness import Readiness
@@ -79,6 +80,7 @@ class World:
     asked: int = 0
     refuses_writers: bool = False
     healthy: bool = True
+    last_cycle_at_s: float | None = NOW_S
     migrated: bool = True
     leads: bool = True
     stopping: bool = True
@@ -88,6 +90,7 @@ class World:
     )
     usable: dict[str, int] = field(default_factory=dict)
     free: dict[str, int] = field(default_factory=dict)
+    held_gpus: int = 0
     explanations: dict[JobId, Explanation] = field(default_factory=dict)
     logs: dict[tuple[int, int | None], bytes] = field(default_factory=dict)
     node_logs: dict[int, bytes] = field(default_factory=dict)
@@ -178,7 +181,7 @@ class WorldLeader:
         servers = self.world.servers
         usable = [self.world.usable.get(server.name, server.gpus) for server in servers]
         free = [self.world.free.get(server.name, server.gpus) for server in servers]
-        return ClusterNow(Cluster("test", tuple(servers)), usable, free)
+        return ClusterNow(Cluster("test", tuple(servers)), usable, free, held_gpus=self.world.held_gpus)
 
     def train(self) -> int:
         self.world.waits_for_the_loop()
@@ -248,7 +251,7 @@ class WorldScheduler:
         return WorldLeader(self.world) if self.world.leads else None
 
     def status(self) -> LoopStatus:
-        return LoopStatus(7, self.world.now_s, self.world.healthy, self.world.leads)
+        return LoopStatus(7, self.world.last_cycle_at_s, self.world.healthy, self.world.leads, duration_s=0.25)
 
     def nudge(self) -> None:
         self.world.holds_no_lock()
@@ -374,6 +377,7 @@ def app_of(world: World, name: str = "the only one") -> FastAPI:
     shared.state.authenticator = Authenticator(world.database, world.settings, world.token, lambda: world.now_s)
     shared.state.idempotency_keys = Keys(world.database, lambda: world.now_s, world.settings.idempotency_kept_s)
     shared.state.readiness = Readiness(lambda: read_readiness(shared.state.dependencies), wait_s=60.0)
+    shared.state.overviews = Overviews(lambda: read(shared.state.dependencies))
     shared.state.streams = Streams(world.database)
     shared.state.peers = Peers(lambda: peer_secret(world.database), lambda: world.now_s)
     return shared

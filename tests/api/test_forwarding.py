@@ -74,6 +74,16 @@ def test_what_needs_the_loop_is_answered_by_the_leader(two: Two, client: Client)
     assert_problem(client.get("/v1/snapshots/now?limit=3"), "invalid-parameter")
 
 
+def test_the_overview_is_the_leaders_while_there_is_one(two: Two, client: Client) -> None:
+    two.leading.held_gpus = 4
+    forwarded = client.get("/v1/overview").json()
+    assert (forwarded["gpus"]["busy"], forwarded["leader"]["id"], forwarded["attention"]) == (4, "a", [])
+    two.leading.services.clear()
+    two.standing.healthy = False
+    alone = client.get("/v1/overview").json()
+    assert (alone["gpus"]["busy"], alone["leader"], alone["attention"][0]["kind"]) == (0, None, "no_leader")
+
+
 def test_what_the_database_knows_is_answered_here(two: Two, client: Client) -> None:
     job = client.post("/v1/jobs", json=plain_job()).json()["id"]
     two.leading.services.clear()

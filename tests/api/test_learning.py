@@ -6,7 +6,7 @@ from httpx import Client
 from sqlalchemy import insert
 
 from policies.model.estimate import Unit
-from predictor.serving import LivePredictor
+from predictor.serving import LivePredictor, PredictorStatus
 from service.db.tables import MODELS, THROUGHPUT, TRAINING_RUNS
 from tests.api.conftest import NOW_S, World
 from tests.api.helpers import assert_problem
@@ -34,7 +34,8 @@ def add_rows(world: World, kind: Any, rows: list[dict[str, Any]]) -> None:
         session.connection().execute(insert(kind), rows)
 
 
-def test_who_predicts_and_how_far_it_is_trusted(client: Client, world: World) -> None:
+def with_fickle_jobs(world: World) -> PredictorStatus:
+    """A model, and jobs of a program that no interval fits."""
     world.predictor = LivePredictor(small_model())
     world.predictor.warm(recurring_history(240, reports=False))
     for job in range(1_000, 1_060):
@@ -42,12 +43,16 @@ def test_who_predicts_and_how_far_it_is_trusted(client: Client, world: World) ->
         world.predictor.predict(0.0, [request(job, name="fickle", gpus=1)])
         service_s = 60.0 if job % 3 else 6_000.0 * (job - 999) ** 2
         world.predictor.ended(ended(job, None, submitted_at_s=1e6 + job, service_s=service_s, name="fickle", gpus=1))
+    return world.predictor.status()
+
+
+def test_who_predicts_and_how_far_it_is_trusted(client: Client, world: World) -> None:
+    status = with_fickle_jobs(world)
     shown = client.get("/v1/predictor").json()
     assert shown["model_version"] == small_model().version
     iterations, seconds = shown["heads"]
     assert (iterations["unit"], seconds["unit"]) == ("iterations", "service_s")
     assert seconds["known_jobs"] == 300
-    status = world.predictor.status()
     for bucket, expected in zip(seconds["buckets"], status.buckets[Unit.SERVICE_S], strict=True):
         assert bucket["past_runs"] == expected.bucket
         assert (bucket["distribution"], bucket["point"]) == (expected.distribution, expected.point)

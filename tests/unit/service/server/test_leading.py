@@ -102,3 +102,17 @@ def test_a_short_past_is_learnt_from_before_anything_is_scheduled(
     leader = Leading(context)
     leader.close()
     assert threads == [threading.current_thread().name]
+
+
+def test_the_api_is_told_of_held_gpus_and_of_the_newest_cycle(context: LeaderContext, database: Database) -> None:
+    submit(database, 1)
+    leader = Leading(context)
+    try:
+        assert (leader.cluster().held_gpus, leader.status().duration_s) == (0, None)
+        leader.start()
+        assert eventually(lambda: leader.cluster().held_gpus == 1)
+        now = leader.cluster()
+        assert sum(now.usable_gpus) == sum(now.free_gpus) + now.held_gpus
+        assert eventually(lambda: (leader.status().duration_s or 0.0) > 0.0)
+    finally:
+        leader.close()
