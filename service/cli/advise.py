@@ -18,6 +18,7 @@ from service.cli.job_tables import duration
 from service.cli.options import seconds_option
 from service.cli.output import CLEAR_SCREEN, Answer, Column, OnceStyle, Style, Table, pause, show
 from service.config.environment import default_data_dir
+from service.domain.duration import words_of
 from service.simulations.words import count_of
 
 if TYPE_CHECKING:
@@ -331,9 +332,9 @@ def _tail(made: Document) -> str:
     if worth is not None:
         plain, nice, asrpt = (worth["schedules"][name] for name in ("slurm", "slurm_by_asrpt", "asrpt"))
         lines += [
-            f"Mean time to completion of {count_of(worth['jobs'])}: {duration(plain['mean_s'])} in Slurm's order,"
-            f" {duration(nice['mean_s'])} ({-nice['saved_ratio']:+.0%}) if Slurm took them in A-SRPT's order"
-            f" (--set nice), {duration(asrpt['mean_s'])} ({-asrpt['saved_ratio']:+.0%}) if Sooner scheduled them."
+            f"Mean time to completion of {count_of(worth['jobs'])}: {words_of(plain['mean_s'])} in Slurm's order,"
+            f" {words_of(nice['mean_s'])} ({-nice['saved_ratio']:+.0%}) if Slurm took them in A-SRPT's order"
+            f" (--set nice), {words_of(asrpt['mean_s'])} ({-asrpt['saved_ratio']:+.0%}) if Sooner scheduled them."
         ]
     if made["left_out"]:
         parts = (f"{count} {why}" for why, count in sorted(made["left_out"].items()))
@@ -355,7 +356,7 @@ def _run(job: Document) -> str:
     found = job["run_s"]
     if found is None:
         return ""
-    p10, p50, p90 = (duration(found[point]) for point in ("p10", "p50", "p90"))
+    p10, p50, p90 = (words_of(found[point]) for point in ("p10", "p50", "p90"))
     return f"{p50} [{p10}-{p90}]"
 
 

@@ -14,10 +14,11 @@ import typer
 
 from service.cli.connect import connect
 from service.cli.fail import fail
-from service.cli.job_tables import JOBS, duration, total, when
+from service.cli.job_tables import JOBS, total, when
 from service.cli.output import Answer, Column, Style, Table, show, show_rows
 from service.cli.selectors import select
 from service.client import TERMINAL_STATES, ApiError, Client
+from service.domain.duration import words_of
 
 if TYPE_CHECKING:
     from service.wire.jobs import JobDocument, ToldDocument
@@ -37,7 +38,6 @@ JOBS_NAMED_MAX = 200
 """Jobs that a request for forecasts names; of more, all forecasts are loaded. An address must stay below 8 kB."""
 
 _SOON = timedelta(hours=1)
-_DAY_S = 86_400.0
 
 
 def spread(of: SpreadDocument | None, made_at: str) -> str:
@@ -203,22 +203,11 @@ class _Line(NamedTuple):
     tally: Mapping[str, Any]
 
 
-def _signed(value: float) -> str:
-    return f"-{duration(-value)}" if value <= -1.0 else duration(abs(value))
-
-
 def _range(low: float | None, high: float | None) -> str:
     if low is None:
-        return f"ahead < {_whole(high)}"
-    return f"ahead {_whole(low)}-{_whole(high)}" if high is not None else f"ahead >= {_whole(low)}"
-
-
-def _whole(value: float | None) -> str:
-    assert value is not None
-    for unit, name in ((_DAY_S, "d"), (3600.0, "h"), (60.0, "min")):
-        if value >= unit:
-            return f"{value / unit:g} {name}"
-    return f"{value:g} s"
+        assert high is not None
+        return f"ahead < {words_of(high)}"
+    return f"ahead {words_of(low)}-{words_of(high)}" if high is not None else f"ahead >= {words_of(low)}"
 
 
 def _gang(of: Mapping[str, Any]) -> str:
@@ -249,12 +238,12 @@ _ACCURACY: Table[_Line] = Table(
         Column("COUNT", lambda line: str(line.tally["forecasts"]), right=True),
         Column("JOBS", lambda line: str(line.tally["jobs"]), right=True),
         Column("INSIDE 80%", lambda line: f"{line.tally['coverage_80']:.0%}", right=True),
-        Column("BIAS", lambda line: _signed(line.tally["median_error_s"]), right=True),
-        Column("ERROR", lambda line: duration(line.tally["median_absolute_error_s"]), right=True),
+        Column("BIAS", lambda line: words_of(line.tally["median_error_s"]), right=True),
+        Column("ERROR", lambda line: words_of(line.tally["median_absolute_error_s"]), right=True),
         Column("OF HORIZON", _relative, right=True),
     ),
     key=lambda line: f"{line.milestone} {line.which}",
-    hidden=(Column("PINBALL", lambda line: duration(line.tally["mean_pinball_s"]), right=True),),
+    hidden=(Column("PINBALL", lambda line: words_of(line.tally["mean_pinball_s"]), right=True),),
 )
 
 
@@ -278,7 +267,7 @@ _RECORDED: Table[ToldDocument] = Table(
         Column("P10", lambda each: when(each["p10"])),
         Column("P90", lambda each: when(each["p90"])),
         Column("ACTUAL", lambda each: when(each["actual_at"])),
-        Column("ERROR", lambda each: "" if each["error_s"] is None else _signed(each["error_s"]), right=True),
+        Column("ERROR", lambda each: "" if each["error_s"] is None else words_of(each["error_s"]), right=True),
         Column("INSIDE", lambda each: "" if each["inside"] is None else "yes" if each["inside"] else "no"),
         Column("SOURCE", lambda each: each["source"], long=True),
     ),

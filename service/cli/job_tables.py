@@ -33,18 +33,8 @@ def elapsed_s(start: str | None, end: str | None) -> float | None:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds for people: ``8 s``, ``3:20``, ``2:05:00``, ``3d 04:00``; empty for None."""
-    if seconds is None:
-        return ""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    days, rest = divmod(whole, 86_400)
-    hours, rest = divmod(rest, 3600)
-    minutes, seconds = divmod(rest, 60)
-    if days:
-        return f"{days}d {hours:02d}:{minutes:02d}"
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+    """A duration in a table; empty where there is none."""
+    return "" if seconds is None else words_of(seconds)
 
 
 def total(value: float, unit: str) -> str:

@@ -39,6 +39,7 @@ from service.cli.output import (
     show_service,
 )
 from service.client import Client
+from service.domain.duration import words_of
 
 if TYPE_CHECKING:
     from service.wire.predictions import (
@@ -195,8 +196,8 @@ def promote_command(model: ModelArgument, as_json: JsonFlag = False) -> None:
     print_result(document, printable(f"{champion} is the champion"), as_json)
 
 
-_SHOWN = (
-    ("MAE_S", "mae_s", ",.0f"),
+_SHOWN = (  # The header, the key of the document, and the format; "": a duration.
+    ("MAE", "mae_s", ""),
     ("MEDIAN_APE", "median_ape", ".3f"),
     ("R2_LOG", "r2_log", ".3f"),
     ("WITHIN_2X", "within_2x", ".3f"),
@@ -205,7 +206,7 @@ _SHOWN = (
     ("CONCORDANCE", "concordance", ".3f"),
     ("PINBALL", "pinball_log", ".4f"),
     ("COVERAGE_80", "coverage_80", ".3f"),
-    ("FIT_S", "fit_s", ".2f"),
+    ("FIT", "fit_s", ""),
     ("PREDICT_MS", "predict_ms", ".3f"),
 )
 
@@ -270,6 +271,8 @@ def _print_scores(document: dict[str, Any]) -> None:
 def _score_cell(models: dict[str, dict[str, Any]], key: str, form: str) -> Any:
     def text(name: str) -> str:
         value = models[name][key]
-        return "-" if value is None else format(value, form)
+        if value is None:
+            return "-"
+        return format(value, form) if form else words_of(value)
 
     return text

@@ -19,6 +19,7 @@ from service.cli.output import (
     printable,
     show,
 )
+from service.domain.duration import words_of
 
 if TYPE_CHECKING:
     from service.client import StreamEvent
@@ -31,7 +32,7 @@ SERVICES: Table[ServiceDocument] = Table(
         Column("NAME", lambda service: service["name"], long=True),
         Column("ADDRESS", lambda service: service["url"], long=True),
         Column("SEEN", lambda service: when(service["seen_at"])),
-        Column("SILENT(s)", lambda service: f"{service['silent_s']:.0f}", right=True),
+        Column("SILENT", lambda service: words_of(service["silent_s"]), right=True),
     ),
     key=lambda service: service["id"],
     hidden=(

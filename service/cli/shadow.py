@@ -12,6 +12,7 @@ from service.cli.fail import fail
 from service.cli.job_tables import amount, duration, elapsed_s, when
 from service.cli.output import Answer, Column, Style, Table, show
 from service.client import Client
+from service.domain.duration import words_of
 
 if TYPE_CHECKING:
     from service.wire.shadow import (
@@ -168,7 +169,7 @@ def _remarks(found: ShadowDocument) -> list[str]:
         )
     if starts["shadow_only"]:
         later = starts["granted_later"]
-        mean = f", {duration(starts['granted_later_s'] / later)} later on average" if later else ""
+        mean = f", {words_of(starts['granted_later_s'] / later)} later on average" if later else ""
         remarks.append(
             f"Of the starts of only the shadow, the active policy made {later} in a later cycle{mean}; "
             "the GPU-hours count free GPUs that the shadow would have used."

@@ -27,6 +27,7 @@ from service.cli.sim_options import (
     make_plans,
     policy_options,
 )
+from service.domain.duration import words_of
 from service.reports.comparison import comparison_html
 from service.reports.comparison_charts import charts
 from service.sim.drive import SimulationStuck
@@ -155,7 +156,7 @@ def bounds_command(flags: InputOptions, as_json: JsonFlag = False) -> None:
         print_json(document)
         return
     for key, value in document.items():
-        typer.echo(f"{key:<26}{_cell(value)}")
+        typer.echo(f"{_label(key):<26}{_cell(key, value)}")
 
 
 def print_results(runs: Sequence[Finished]) -> None:
@@ -165,22 +166,31 @@ def print_results(runs: Sequence[Finished]) -> None:
         wide = max(18, *(2 + len(run.result.policy) for run in runs))
         for key in documents[0]:
             if key != "schema":
-                typer.echo(f"{key:<24}" + "".join(f"{_cell(document[key]):>{wide}}" for document in documents))
+                typer.echo(
+                    f"{_label(key):<24}" + "".join(f"{_cell(key, document[key]):>{wide}}" for document in documents)
+                )
         return
     columns = [Column[dict[str, Any]](key, partial(_value, key)) for key in ("policy", "predictor")]
-    columns += [Column(key, partial(_value, key), right=True) for key in _DECISIVE]
+    columns += [Column(_label(key), partial(_value, key), right=True) for key in _DECISIVE]
     print_table(columns, documents)
 
 
 def _value(key: str, document: dict[str, Any]) -> str:
-    return _cell(document[key])
+    return _cell(key, document[key])
 
 
-def _cell(value: object) -> str:
+def _label(key: str) -> str:
+    """The name of a value without its unit, because times are shown in words."""
+    return f"{key.removesuffix('_s')}_time" if key.endswith("_gpu_s") else key.removesuffix("_s")
+
+
+def _cell(key: str, value: object) -> str:
     """A value of a document as text."""
     if value is None:
         return "-"
-    return f"{value:,.3f}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return words_of(value) if key.endswith("_s") else f"{value:,.3f}"
 
 
 def _end(runs: Sequence[Finished]) -> None:

@@ -15,7 +15,6 @@ from policies.options import OptionError
 from service.cli.compare import Finished
 from service.cli.connect import settings_or_fail
 from service.cli.fail import EXIT_FAILED, fail
-from service.cli.job_tables import duration
 from service.cli.options import DatabaseOption, DataDirOption, NetworkOption, SeedOption
 from service.cli.output import Column, JsonFlag, print_json, print_table, printable
 from service.cli.past import SinceOption, UntilOption, own_database, window
@@ -29,6 +28,7 @@ from service.cli.sim_options import (
 )
 from service.config.cluster_file import ClusterFileError, load_cluster
 from service.config.settings import Settings, SettingsError
+from service.domain.duration import words_of
 from service.forecast.forecast import ForecastOptions, NoForecast
 from service.forecast.whatif import Outlook, Outlooks, outlooks
 from service.sim.workloads.files import WorkloadError
@@ -261,7 +261,7 @@ def _end(now_s: float, outlook: Outlook, job: JobId) -> str:
 
 
 def _ahead(seconds: float) -> str:
-    return duration(max(0.0, seconds))
+    return words_of(max(0.0, seconds))
 
 
 def _policy_columns(found: Outlooks) -> list[Column[Outlook]]:

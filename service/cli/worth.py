@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from service.cli.fail import EXIT_FAILED, fail
-from service.cli.job_tables import duration
 from service.cli.options import NetworkOption, SeedOption, seconds_option
 from service.cli.output import Column, JsonFlag, print_json, print_table, printable
+from service.domain.duration import words_of
 from service.simulations.words import count_of
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _print(found: Document) -> None:
 
 
 def _replay(replay: Document) -> str:
-    real, replayed = (duration(replay[f"{name}_mean_wait_s"]) for name in ("real", "replay"))
+    real, replayed = (words_of(replay[f"{name}_mean_wait_s"]) for name in ("real", "replay"))
     correlation = replay["rank_correlation"]
     order = "" if correlation is None else f", rank correlation of the waits {correlation:.2f}"
     return f"The replay of Slurm waits {replayed} on average, reality {real}{order}: {_VERDICTS[replay['verdict']]}"
@@ -210,15 +210,15 @@ def _rows(found: Document) -> list[_Row]:
         return name, {label: text(measures[key]) for label, measures in schedules.items()}
 
     rows = [
-        row("mean completion time", duration, "mean_jct_s"),
-        row("median", duration, "median_jct_s"),
-        row("95th percentile", duration, "p95_jct_s"),
-        row("mean wait", duration, "mean_wait_s"),
+        row("mean completion time", words_of, "mean_jct_s"),
+        row("median", words_of, "median_jct_s"),
+        row("95th percentile", words_of, "p95_jct_s"),
+        row("mean wait", words_of, "mean_wait_s"),
     ]
     for number, size in enumerate(schedules["real"]["waits"]):
         low, high = size["gpus_min"], size["gpus_max"]
         gpus = f"{low}" if low == high else f"{low} and more" if high is None else f"{low} to {high}"
-        cells = {label: duration(measures["waits"][number]["mean_wait_s"]) for label, measures in schedules.items()}
+        cells = {label: words_of(measures["waits"][number]["mean_wait_s"]) for label, measures in schedules.items()}
         rows.append((f"mean wait, {gpus} GPU{'' if gpus == '1' else 's'} ({count_of(size['jobs'])})", cells))
     return [
         *rows,

@@ -32,15 +32,21 @@ def seconds_of(text: str) -> float:
 
 
 def words_of(seconds: float) -> str:
-    """Seconds in at most two units: ``45 s``, ``12 min``, ``2 h 10 min``, ``3 d 4 h``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    if minutes < 24 * 60:
-        hours, rest = divmod(minutes, 60)
-        return f"{hours} h {rest} min" if rest else f"{hours} h"
-    days, hours = divmod(round(seconds / 3600), 24)
-    return f"{days} d {hours} h" if hours else f"{days} d"
+    """Seconds as people write them: ``0.4 s``, ``42 s``, ``3 min 20 s``, ``3 h 05 min``, ``5 d 12 h``; at most two units.
+
+    The second unit has two digits and is left out where it is zero. Below 10 s there is one decimal.
+    """
+    if round(seconds, 1) < 0.0:
+        return f"-{words_of(-seconds)}"
+    if seconds < 59.5:
+        return f"{abs(round(seconds, 1 if seconds < 9.95 else 0)):g} s"
+    if seconds < 3599.5:
+        return _two_units(round(seconds), "min", "s", 60)
+    if seconds < 86_370.0:
+        return _two_units(round(seconds / 60.0), "h", "min", 60)
+    return _two_units(round(seconds / 3600.0), "d", "h", 24)
+
+
+def _two_units(parts: int, unit: str, part: str, parts_of_unit: int) -> str:
+    whole, rest = divmod(parts, parts_of_unit)
+    return f"{whole:,} {unit} {rest:02d} {part}" if rest else f"{whole:,} {unit}"

@@ -1,15 +1,15 @@
 """A comparison of policies as one self-contained page, readable without colour."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
 from policies.model.cluster import Cluster
+from service.domain.duration import words_of
 from service.reports.comparison_charts import charts, run_name
 from service.reports.comparison_data import RunFigures, main_runs
 from service.reports.comparison_story import sensitivity, story
 from service.reports.page import page, pictures, table, table_row
-from service.reports.svg import duration
 from service.sim.results import Result
 
 
@@ -17,25 +17,24 @@ class _Measure(NamedTuple):
     field: str
     title: str
     form: str = ""
-    """Format of its numbers; "": seconds, with a decimal where all of them are short."""
+    """Format of its numbers; "": a duration."""
 
 
-_DECIMAL_UP_TO_S = 10_000.0
 _HINT = (
     '<p class="note">How much do wrong estimates cost? With <code>--predictors oracle,noisy:0.5,noisy:1,noisy:2,none</code> this '
     "page begins with a curve of cost and preemptions against prediction error.</p>\n"
 )
 _MEASURES = (
-    _Measure("mean_jct_s", "Mean JCT, s"),
-    _Measure("median_jct_s", "Median JCT, s"),
-    _Measure("p90_jct_s", "p90 JCT, s"),
-    _Measure("p99_jct_s", "p99 JCT, s"),
-    _Measure("mean_queueing_delay_s", "Mean waiting, s"),
+    _Measure("mean_jct_s", "Mean JCT"),
+    _Measure("median_jct_s", "Median JCT"),
+    _Measure("p90_jct_s", "p90 JCT"),
+    _Measure("p99_jct_s", "p99 JCT"),
+    _Measure("mean_queueing_delay_s", "Mean waiting"),
     _Measure("mean_slowdown", "Mean slowdown", ",.3f"),
-    _Measure("makespan_s", "Makespan, s"),
+    _Measure("makespan_s", "Makespan"),
     _Measure("utilization_ratio", "Utiliza\u00adtion", ".1%"),
     _Measure("preemptions", "Preemp\u00adtions", ",d"),
-    _Measure("wasted_gpu_s", "Wasted GPU-s", ",.0f"),
+    _Measure("wasted_gpu_s", "Wasted GPU time"),
     _Measure("finished", "Finished jobs", ",d"),
 )
 
@@ -47,7 +46,7 @@ def comparison_html(runs: Sequence[RunFigures], workload: str, cluster: Cluster)
     about = (
         f"{first.jobs:,} jobs of {workload} on cluster {cluster.name} ({cluster.gpus:,} GPUs on "
         f"{len(cluster.servers):,} servers); predictor {', '.join(predictors)}; seed {first.seed}. No schedule has a mean "
-        f"job completion time (JCT) below {first.lower_bound_mean_jct_s:,.1f} s. {first.skipped:,} rows were skipped."
+        f"job completion time (JCT) below {words_of(first.lower_bound_mean_jct_s)}. {first.skipped:,} rows were skipped."
     )
     several = len(predictors) > 1
     summary = " ".join(part for part in (story(main_runs(runs)), sensitivity(runs)) if part)
@@ -65,7 +64,6 @@ def _table(runs: Sequence[RunFigures], several: bool) -> str:
     ratios = [run.result.ratio_to_lower_bound for run in runs]
     longest = max((ratio for ratio in ratios if ratio is not None), default=1.0)
     best = min((ratio for ratio in ratios if ratio is not None), default=None)
-    forms = {measure.field: _form(measure, runs) for measure in _MEASURES}
     rows = []
     for run, ratio in zip(runs, ratios, strict=True):
         left = run.result.finished < run.result.jobs
@@ -73,24 +71,21 @@ def _table(runs: Sequence[RunFigures], several: bool) -> str:
         width = 0.0 if ratio is None else 7.0 * ratio / longest
         bar = f'<td>{number}</td><td class="bar"><span style="width: {width:.2f}rem"></span></td>'
         is_best = ratio is not None and ratio == best
-        rows.append(table_row(run_name(run, several), bar + _cells(run.result, forms), best=is_best))
+        rows.append(table_row(run_name(run, several), bar + _cells(run.result), best=is_best))
     note = (
         "Mean JCT over the lower bound: 1 is out of reach for most workloads, and less is impossible. The least is in bold. "
-        "Slowdown is JCT over the run time at the best placement (of at least 10 s). Times are seconds; the pointer on a cell "
-        "shows them in hours or days."
+        "Slowdown is JCT over the run time at the best placement (of at least 10 s). The pointer on a time shows it in "
+        "seconds."
     )
     return table(note, ("Policy", "Ratio to the bound", "", *(measure.title for measure in _MEASURES)), rows)
 
 
-def _cells(result: Result, forms: Mapping[str, str]) -> str:
+def _cells(result: Result) -> str:
     cells = []
     for measure in _MEASURES:
         value = getattr(result, measure.field)
-        title = "" if measure.form else f' title="{duration(value)}"'
-        cells.append(f"<td{title}>{format(value, forms[measure.field])}</td>")
+        if measure.form:
+            cells.append(f"<td>{format(value, measure.form)}</td>")
+        else:
+            cells.append(f'<td title="{value:,.1f} s">{words_of(value)}</td>')
     return "".join(cells)
-
-
-def _form(measure: _Measure, runs: Sequence[RunFigures]) -> str:
-    longest = max(getattr(run.result, measure.field) for run in runs)
-    return measure.form or (",.0f" if longest >= _DECIMAL_UP_TO_S else ",.1f")

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from math import exp
 
+from service.domain.duration import words_of
 from service.reports.comparison_data import Group, RunFigures
-from service.reports.svg import duration
 
 TIE_RATIO = 1.01
 """Means closer than this count as equal: they differ by more between seeds or weeks of the same workload."""
@@ -37,7 +37,7 @@ def story(runs: Sequence[RunFigures]) -> str:
 
 
 def _winner(best: RunFigures, others: Sequence[RunFigures]) -> str:
-    mean = duration(best.result.mean_jct_s)
+    mean = words_of(best.result.mean_jct_s)
     if not others:
         return f"{best.label} finishes a job after {mean} on average."
     runner_up = others[0]
@@ -48,12 +48,12 @@ def _winner(best: RunFigures, others: Sequence[RunFigures]) -> str:
         ]
         return f"{_enumerated(tied)} differ by less than 1%: a job takes {mean} on average."
     text = (
-        f"{best.label} wins: a job takes {mean} on average, against {duration(runner_up.result.mean_jct_s)} under "
+        f"{best.label} wins: a job takes {mean} on average, against {words_of(runner_up.result.mean_jct_s)} under "
         f"{runner_up.label} ({ratio:.2f} times as long)"
     )
     worst = others[-1]
     if worst is not runner_up:
-        text += f" and {duration(worst.result.mean_jct_s)} under {worst.label}"
+        text += f" and {words_of(worst.result.mean_jct_s)} under {worst.label}"
     return text + "."
 
 
@@ -77,9 +77,9 @@ def _where_time_goes(best: RunFigures, other: RunFigures) -> str:
     ]
     differences.sort(key=lambda item: -item[0])
     least_s = _WORTH_TELLING * saved_s
-    less = [f"{duration(gain_s)} less {words}" for gain_s, words in differences if gain_s >= least_s]
-    more = [f"{duration(-gain_s)} more {words}" for gain_s, words in differences if gain_s <= -least_s]
-    text = f"Against {other.label} a job saves {duration(saved_s)}: {_enumerated(less)}"
+    less = [f"{words_of(gain_s)} less {words}" for gain_s, words in differences if gain_s >= least_s]
+    more = [f"{words_of(-gain_s)} more {words}" for gain_s, words in differences if gain_s <= -least_s]
+    text = f"Against {other.label} a job saves {words_of(saved_s)}: {_enumerated(less)}"
     return f"{text}, paid with {_enumerated(more)}." if more else f"{text}."
 
 
@@ -94,8 +94,8 @@ def _gains(best: RunFigures, worst: RunFigures) -> str:
     name, most_s = max(saved, key=lambda item: item[1])
     was_s, is_s = (_mean_s(run.by_duration, name) for run in (worst, best))
     text = (
-        f"{min(1.0, most_s / total_s):.0%} of that belongs to the {name} of the jobs ({duration(is_s)} on average instead of "
-        f"{duration(was_s)})"
+        f"{min(1.0, most_s / total_s):.0%} of that belongs to the {name} of the jobs ({words_of(is_s)} on average instead of "
+        f"{words_of(was_s)})"
     )
     gangs = _saved(best.by_gang, worst.by_gang)
     gang, gang_s = max(gangs, key=lambda item: item[1])
@@ -130,13 +130,13 @@ def _price(best: RunFigures, others: Sequence[RunFigures]) -> str:
         text = (
             f"{best.label} stops jobs {result.preemptions:,} times ({result.preemptions / result.jobs:.2f} a job), which with "
             "restarts costs "
-            f"{duration(result.wasted_gpu_s / result.jobs)} of GPU time a job"
+            f"{words_of(result.wasted_gpu_s / result.jobs)} of GPU time a job"
         )
     tail = min(others, key=lambda run: run.result.p99_jct_s)
     if result.p99_jct_s > _PRICE_RATIO * tail.result.p99_jct_s:
         return (
-            f"{text}; the slowest hundredth of the jobs takes {duration(result.p99_jct_s)} or longer, where {tail.label} "
-            f"has {duration(tail.result.p99_jct_s)}."
+            f"{text}; the slowest hundredth of the jobs takes {words_of(result.p99_jct_s)} or longer, where {tail.label} "
+            f"has {words_of(tail.result.p99_jct_s)}."
         )
     return f"{text}; its slowest hundredth of the jobs is no slower than under the other policies."
 

@@ -7,15 +7,15 @@ from typing import Any, Final
 import numpy as np
 
 from predictor.mix import SIMPLEST
+from service.domain.duration import words_of
 from service.reports.evaluation_charts import charts
 from service.reports.evaluation_figures import Worst, worst
 from service.reports.page import page, pictures, table, table_row
-from service.reports.svg import duration
 from service.sim.evaluate import SERVED, Evaluation
 
-_COLUMNS: Final = (
+_COLUMNS: Final = (  # The title, the key of the document, and the format; "": a duration.
     ("Pinball (log)", "pinball_log", ".4f"),
-    ("MAE, s", "mae_s", ",.0f"),
+    ("MAE", "mae_s", ""),
     ("Median APE", "median_ape", ".3f"),
     ("R2 (log)", "r2_log", ".3f"),
     ("Within 2x", "within_2x", ".1%"),
@@ -25,7 +25,7 @@ _COLUMNS: Final = (
     ("80% cover\u00adage", "coverage_80", ".1%"),
     ("Pinball, by user", "macro_by_user.pinball_log", ".4f"),
     ("Pinball, no bursts", "deduplicated.pinball_log", ".4f"),
-    ("Training, s", "fit_s", ".2f"),
+    ("Training", "fit_s", ""),
 )
 
 
@@ -34,7 +34,7 @@ def evaluation_html(evaluation: Evaluation) -> str:
     document = evaluation.document
     about = (
         f"{document['test_jobs']:,} test jobs of {document['workload']}, each predicted from what was known at its submission; "
-        f"{document['retrains']} retrainings. Times are seconds of service."
+        f"{document['retrains']} retrainings. Times are of service."
     )
     story_html = f'<p class="story">{escape(story(document))}</p>\n'
     return page(
@@ -49,7 +49,7 @@ def story(document: Mapping[str, Any]) -> str:
     served, simplest = document["models"][SERVED], document["models"][SIMPLEST]
     text = (
         f"What serves is within a factor of two for {served['within_2x']:.1%} of the jobs ({simplest['within_2x']:.1%} with the "
-        f"recurrence median alone), and its mean error is {duration(served['mae_s'])} ({duration(simplest['mae_s'])}). "
+        f"recurrence median alone), and its mean error is {words_of(served['mae_s'])} ({words_of(simplest['mae_s'])}). "
         f"{served['coverage_80']:.1%} of its 80% intervals hold."
     )
     if simplest["pinball_log"] > 0.0:
@@ -79,7 +79,9 @@ def _cell(measured: Mapping[str, Any], key: str, form: str) -> str:
     value: Any = measured
     for part in key.split("."):
         value = value[part]
-    return "-" if value is None else format(value, form)
+    if value is None:
+        return "-"
+    return format(value, form) if form else words_of(value)
 
 
 def _worst(evaluation: Evaluation) -> str:
@@ -113,15 +115,15 @@ def _case(case: Worst) -> str:
     factor = case.actual_s / case.predicted_s
     words = f"{factor:,.3g}x longer" if factor >= 1.0 else f"{1.0 / factor:,.3g}x shorter"
     cells = (
-        duration(case.actual_s),
-        duration(case.predicted_s),
-        f"{duration(case.low_s)} to {duration(case.high_s)}",
+        words_of(case.actual_s),
+        words_of(case.predicted_s),
+        f"{words_of(case.low_s)} to {words_of(case.high_s)}",
         words,
         f"{case.gpus:,}",
         f"{case.runs:,}",
         escape(case.user),
         escape(case.program),
-        duration(case.submit_time_s),
+        words_of(case.submit_time_s),
         escape(case.point_by),
     )
     return table_row(case.job_id, "".join(f"<td>{cell}</td>" for cell in cells))

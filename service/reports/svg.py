@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, isfinite, log10
 
+from service.domain.duration import words_of
+
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#6b6b6b", "#000000")
 _DASHES = ("", "7 3", "2 2", "9 3 2 3", "4 4", "12 3", "1 3", "6 2 1 2 1 2")
 _MARKERS = ("circle", "square", "triangle", "diamond", "ring", "cross", "plus", "bar")
@@ -81,14 +83,6 @@ class Scale:
         return self._low + min(1.0, max(0.0, share)) * (self._high - self._low)
 
 
-def duration(seconds: float) -> str:
-    """Seconds in a readable unit: ``45 s``, ``12 min``, ``3.5 h``, ``2 d``."""
-    for unit, size in (("d", _DAY_S), ("h", _HOUR_S), ("min", _MINUTE_S)):
-        if abs(seconds) >= size:
-            return f"{_short(seconds / size)} {unit}"
-    return f"{_short(seconds)} s"
-
-
 def _short(value: float) -> str:
     """At most three significant digits; thousands with commas."""
     if abs(value) >= 100.0:
@@ -97,7 +91,7 @@ def _short(value: float) -> str:
 
 
 def _ticks(axis: Axis, least: float, most: float) -> list[tuple[float, str]]:
-    form: Callable[[float], str] = {"seconds": duration, "ratio": lambda value: f"{100.0 * value:.3g}%"}.get(
+    form: Callable[[float], str] = {"seconds": words_of, "ratio": lambda value: f"{100.0 * value:.3g}%"}.get(
         axis.kind, _short
     )
     if axis.log:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from policies.model.cluster import Cluster
+from service.domain.duration import words_of
 from service.reports.comparison_data import cdf, gang_class
 from service.reports.page import SHARE_OF_JOBS, Chart, lines, page, pictures, table_row
 from service.reports.plots import Mark, Series, dot_chart
-from service.reports.svg import Axis, duration
+from service.reports.svg import Axis
 from service.sim.workloads.describe import DAY_S, factors_to_past, rhythm
 from service.sim.workloads.model import Workload, WorkloadJob
 
@@ -41,7 +42,7 @@ def formatted(key: str, value: object) -> str:
         return ", ".join(f"{name}: {count:,}" for name, count in value.items())
     if isinstance(value, float):
         text = f"{value:,.0f}" if abs(value) >= 1e5 else f"{value:,.6g}"
-        return f"{text} ({duration(value)})" if key.endswith("_s") and abs(value) >= 60.0 else text
+        return f"{text} ({words_of(value)})" if key.endswith("_s") and abs(value) >= 60.0 else text
     return f"{value:,d}" if isinstance(value, int) else str(value)
 
 

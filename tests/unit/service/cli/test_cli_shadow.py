@@ -39,7 +39,7 @@ def test_the_counts_and_the_jobs_on_which_they_disagree(cli: CliWorld) -> None:
     assert head.startswith("sjf (preemption=never) beside fifo since ")
     assert head.endswith(": watching")
     assert lines[:12] == [
-        "12 cycles in 1:00:00, 3 more without it",
+        "12 cycles in 1 h, 3 more without it",
         "",
         "                         BOTH   FIRST ONLY  SHADOW ONLY    AGREEMENT",
         "starts                      6            2            2          60%",
@@ -49,8 +49,8 @@ def test_the_counts_and_the_jobs_on_which_they_disagree(cli: CliWorld) -> None:
         "",
         "Of the starts of both, 3 were on the same GPUs; the shadow would have used fewer servers for 2, more for 1, "
         "others for 0.",
-        "Of the starts of only the shadow, the active policy made 1 in a later cycle, 1:30 later on average; the GPU-hours count "
-        "free GPUs that the shadow would have used.",
+        "Of the starts of only the shadow, the active policy made 1 in a later cycle, 1 min 30 s later on average; the GPU-hours "
+        "count free GPUs that the shadow would have used.",
         "1 decisions of the shadow exceeded the time limit.",
         "2 decisions of the shadow broke a rule and are not counted.",
     ]

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
+from service.domain.duration import words_of
 from tests.unit.service.cli.cli_world import app_of_group
 
 app = app_of_group("sim")
@@ -75,7 +76,8 @@ def test_run_as_a_table(files: list[str], tmp_path: Path) -> None:
     out = tmp_path / "deep" / "out"
     result = RUNNER.invoke(app, ["run", *files, "--skip-invalid", "--out", str(out)])
     assert result.exit_code == 0, result.output
-    assert "mean_jct_s" in result.stdout
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert ["mean_jct", "1", "min", "45", "s"] in rows
     assert sorted(path.name for path in out.iterdir()) == ["batsim_jobs.csv", "jobs.csv", "result.json"]
     assert list(json.loads((out / "result.json").read_text())) == RESULT_KEYS
 
@@ -103,7 +105,7 @@ def test_compare_as_a_page(files: list[str], tmp_path: Path) -> None:
     runs = json.loads(result.stdout)["runs"]
     for run in runs:
         assert f"<td>{run['ratio_to_lower_bound']:.3f}</td>" in text
-        assert f">{run['mean_jct_s']:,.1f}</td>" in text
+        assert f'<td title="{run["mean_jct_s"]:,.1f} s">{words_of(run["mean_jct_s"])}</td>' in text
     # Well-formed, nothing from elsewhere, and a file name is text, never markup.
     tree = ElementTree.fromstring(text.replace("<!doctype html>", ""))
     assert [cell.text for cell in tree.iter("th")].count("fifo") == 1

@@ -62,10 +62,10 @@ def test_the_document_keeps_its_keys_and_the_table_tells_what_went_wrong(files: 
     assert told(*faulty) | {"wall_s": 0} == document | {"wall_s": 0}
     assert told(*faulty, "--seed", "1")["mean_jct_s"] != document["mean_jct_s"]
     table = RUNNER.invoke(app, faulty).stdout
-    counts = dict(line.split() for line in table.splitlines())
+    counts = {line[:24].strip(): line[24:].strip() for line in table.splitlines()}
     assert int(counts["server_failures"]) > 0
     assert int(counts["crashes"]) > 0
-    assert float(counts["lost_gpu_s"].replace(",", "")) > 0.0
+    assert counts["lost_gpu_time"] not in ("0 s", "")
     assert "server_failures" not in RUNNER.invoke(app, ["run", *files]).stdout
 
 

@@ -223,7 +223,7 @@ def test_the_story_compares_served_predictions_with_the_median(evaluation: Evalu
     models["served"]["cold"] = {"jobs": 20}  # type: ignore[assignment]
     told = story({"models": models, "served": "blend"})
     assert "within a factor of two for 60.0% of the jobs (50.0% with the recurrence median alone)" in told
-    assert "mean error is 1.5 min (2 min)" in told
+    assert "mean error is 1 min 30 s (2 min)" in told
     assert "20.0% below that of the recurrence median" in told
     assert "10.0% of the jobs were of programs that had never run before" in told
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.reports.plots import Block, Mark, Panel, Series, bar_chart, dot_chart, gantt_chart, line_chart, panel_chart
-from service.reports.svg import PALETTE, WIDTH, Axis, duration, look, standalone
+from service.reports.svg import PALETTE, WIDTH, Axis, look, standalone
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -19,14 +19,6 @@ def _root(svg: str) -> ElementTree.Element:
 
 def _texts(svg: str) -> list[str]:
     return [element.text or "" for element in _root(svg).iter(f"{SVG}text")]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "told"),
-    [(0.0, "0 s"), (12.34, "12.3 s"), (90.0, "1.5 min"), (5400.0, "1.5 h"), (172800.0, "2 d"), (1e9, "11,574 d")],
-)
-def test_durations_have_a_readable_unit(seconds: float, told: str) -> None:
-    assert duration(seconds) == told
 
 
 def test_a_line_ends_at_its_last_value() -> None:

@@ -285,7 +285,7 @@ def test_the_printed_table_begins_with_the_served_model(table: Path) -> None:
     result = _invoke("--workload", str(table), "--models", "xgboost", "--chunks", "1")
     lines = result.stdout.splitlines()
     assert result.exit_code == 0
-    assert lines[0].split()[:3] == ["MODEL", "MAE_S", "MEDIAN_APE"]
+    assert lines[0].split()[:3] == ["MODEL", "MAE", "MEDIAN_APE"]
     assert lines[1].split()[0] == "served"
     assert len(lines) == 1 + 1 + 1 + len(BASELINE_NAMES)
     assert "60 test jobs of w.csv; served: " in result.stderr
