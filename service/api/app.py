@@ -36,6 +36,7 @@ from service.api.routers import (
     services,
     shadow,
     simulations,
+    timeline,
     usage,
     webhooks,
 )
@@ -60,6 +61,7 @@ ROUTERS = (
     events,
     shadow,
     simulations,
+    timeline,
     usage,
     webhooks,
     metrics,

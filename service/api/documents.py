@@ -37,12 +37,24 @@ ETA_REASON = "No forecast is recorded yet. `sooner forecast`, or GET /v1/jobs/{i
 LATEST_S = 253_402_128_000.0
 """9999-12-30: later times are given as this one. ISO 8601 has four digits for a year, and every time zone must fit."""
 
+EARLIEST_S = -62_135_596_800.0
+"""0001-01-01: the first time that ISO 8601 has."""
+
 LINKS = ("explanation", "attempts", "events", "logs", "progress", "prediction", "forecasts")
 
 
 def instant(at_s: float) -> str:
     """Seconds since the Unix epoch as a time in UTC; at most :data:`LATEST_S`."""
     return datetime.fromtimestamp(min(at_s, LATEST_S), UTC).isoformat().replace("+00:00", "Z")
+
+
+def seconds_of(text: str) -> float | None:
+    """The inverse of :func:`instant`; None for what is no time in ISO 8601 with a zone."""
+    try:
+        moment = datetime.fromisoformat(text)
+        return moment.astimezone(UTC).timestamp() if moment.tzinfo is not None else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def instant_or_none(at_s: float | None) -> str | None:

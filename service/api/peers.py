@@ -56,11 +56,19 @@ class Peers:
             return None
         return _identity(json.loads(base64.urlsafe_b64decode(identity)))
 
+    def pseudonyms(self) -> Callable[[str], str]:
+        """Makes names that stand for others: equal in all services of the database, and no way back. May read the database."""
+        key = hashlib.sha256(b"sooner-pseudonym/1\n" + self._shared()).digest()
+        return lambda name: hashlib.blake2b(name.encode(), key=key, digest_size=9).hexdigest()
+
     def _mac(self, at_s: str, method: str, target: str, identity: str) -> str:
+        message = "\n".join(("sooner-peer/1", at_s, method, target, identity))
+        return hmac.new(self._shared(), message.encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()
+
+    def _shared(self) -> bytes:
         if self._secret is None:
             self._secret = self._ask().encode()
-        message = "\n".join(("sooner-peer/1", at_s, method, target, identity))
-        return hmac.new(self._secret, message.encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()
+        return self._secret
 
 
 def is_from_peer(scope: Scope) -> bool:

@@ -161,6 +161,9 @@ class AttemptRow(Base, table=True):
         sa.UniqueConstraint("job_id", "number"),
         _one_of("state", AttemptState),
         sa.Index("ix_attempts_state", "state"),
+        # Those that overlap a period: opened in it, and opened before it but not ended by then.
+        sa.Index("ix_attempts_opened_at_s_id", "opened_at_s", "id"),
+        sa.Index("ix_attempts_ended_at_s_opened_at_s", "ended_at_s", "opened_at_s"),
     )
 
     id: str = Field(primary_key=True)

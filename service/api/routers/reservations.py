@@ -1,7 +1,6 @@
 """Reservations: servers set aside for a time, for a user or a project, or for maintenance."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import Path, Response
@@ -13,7 +12,7 @@ from policies.model.server_reservation import ServerReservation
 from service.api.access import Caller
 from service.api.changes import Change
 from service.api.deps import ApiDependencies, ClusterNow, Deps
-from service.api.documents import document, instant
+from service.api.documents import document, instant, seconds_of
 from service.api.idempotency import Answer
 from service.api.limit_documents import concerns
 from service.api.permissions import OPERATE, READ
@@ -106,14 +105,11 @@ def _times(body: ReservationBody, now_s: float) -> tuple[float, float]:
     faults: list[Fault] = []
     times: dict[str, float] = {}
     for key, text in (("starts_at", body.starts_at), ("ends_at", body.ends_at)):
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            moment = None
-        if moment is None or moment.tzinfo is None:
+        at_s = seconds_of(text)
+        if at_s is None:
             faults.append(Fault("must be a time in ISO 8601 with a zone", pointer=f"/{key}"))
         else:
-            times[key] = moment.timestamp()
+            times[key] = at_s
     if (body.servers is None) == (body.count is None):
         faults.append(Fault("exactly one of servers and count must be given", pointer="/servers"))
     if len(times) == 2:
