@@ -59,7 +59,7 @@ def run_sooner(
             for number, job in enumerate(jobs):
                 time.sleep(max(0.0, begun_s + job.at_s - time.time()))
                 submitted_s.append(time.time())
-                ids.append(client.submit(_body(folder, number, job, program))[0]["id"])
+                ids.append(client.jobs.submit_many(_body(folder, number, job, program))[0]["id"])
             _wait(client, len(jobs), limit_s)
             return _measured(client, folder, ids, submitted_s)
     finally:
@@ -85,8 +85,8 @@ def _serving(folder: Path, past: Sequence[Mixed], node_python: str) -> Iterator[
         if not isinstance(ready, re.Match):
             raise SystemExit(f"the service did not start:\n{log.read_text()}")
         client = Client(ready[1], (folder / "data" / "token").read_text().strip())
-        run = client.train()
-        wait_for(lambda: client.training_run(run)["outcome"], "it has learnt", 300.0)
+        run = client.models.train()
+        wait_for(lambda: client.models.training_run(run)["outcome"], "it has learnt", 300.0)
         yield client
     finally:
         process.terminate()
@@ -124,25 +124,25 @@ def _body(folder: Path, number: int, job: Mixed, program: Sequence[str]) -> Mapp
 def _wait(client: Client, jobs: int, limit_s: float) -> None:
     until_s = time.monotonic() + limit_s
     while time.monotonic() < until_s:
-        unfinished = client.jobs(states=["queued", "starting", "running", "preempting", "cancelling"], limit=1)
+        unfinished = client.jobs.list(states=["queued", "starting", "running", "preempting", "cancelling"], limit=1)
         if not unfinished:
             return
         time.sleep(_LOOK_S)
-    raise SystemExit(f"{jobs} jobs did not end within {limit_s:g} s: {client.jobs(limit=5)}")
+    raise SystemExit(f"{jobs} jobs did not end within {limit_s:g} s: {client.jobs.list(limit=5)}")
 
 
 def _measured(client: Client, folder: Path, ids: Sequence[int], submitted_s: Sequence[float]) -> dict[str, Any]:
     jcts_s, start_s, preemptions, states = [], [], 0, {}
     for number, (job_id, at_s) in enumerate(zip(ids, submitted_s, strict=True)):
-        state = client.job(job_id)["state"]
+        state = client.jobs.show(job_id)["state"]
         assert state in TERMINAL_STATES
         states[state] = states.get(state, 0) + 1
-        attempts = sorted(client.attempts(job_id), key=lambda attempt: attempt["number"])
+        attempts = sorted(client.jobs.attempts(job_id), key=lambda attempt: attempt["number"])
         preemptions += len(attempts) - 1
         record = folder / str(number)
         lines = [line.split() for line in record.read_text().splitlines()] if record.exists() else []
         if state != "succeeded":
-            print(f"job {job_id} {state}: {client.job(job_id)} {attempts}", file=sys.stderr)
+            print(f"job {job_id} {state}: {client.jobs.show(job_id)} {attempts}", file=sys.stderr)
         starts = [float(at) for word, at in lines if word == "start"]
         # A program that was stopped before its first line leaves no line; then they cannot be matched to the attempts.
         if len(starts) == len(attempts):

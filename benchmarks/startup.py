@@ -38,7 +38,7 @@ def fill(client: Client, jobs: int) -> None:
     """Held jobs in the queue."""
     body = {"name": "digits", "command": ["true"], "gpus": 1, "hold": True}
     for first in range(0, jobs, _BATCH):
-        client.submit({"jobs": [body] * min(_BATCH, jobs - first)})
+        client.jobs.submit_many({"jobs": [body] * min(_BATCH, jobs - first)})
 
 
 def measure(place: Place, url: str, runs: int) -> None:
@@ -65,7 +65,7 @@ def main() -> None:
     os.chdir(Path(__file__).parents[1])
     with temporary_place() as place, running_service(place) as client:
         fill(client, given.jobs)
-        print(f"{client.queue()['jobs']:,} unfinished jobs")
+        print(f"{client.queue.show()['jobs']:,} unfinished jobs")
         measure(place, client.address, given.runs)
 
 

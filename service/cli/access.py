@@ -27,10 +27,16 @@ from service.cli.output import (
     show,
     show_service,
 )
-from service.client import Client
 
 if TYPE_CHECKING:
-    from service.wire.access import AuditDocument, KeyDocument, NewKeyDocument, ProjectDocument, UserDocument
+    from service.wire.access import (
+        AuditDocument,
+        KeyDocument,
+        MembershipDocument,
+        NewKeyDocument,
+        ProjectDocument,
+        UserDocument,
+    )
 
 
 class RoleName(StrEnum):
@@ -159,7 +165,7 @@ def key_create_command(
         fail("give --role viewer, submitter, operator or admin")
     else:
         with connect() as client:
-            made = client.make_key(user, role.value, project or (), expires_in, note)
+            made = client.keys.make(user, role.value, project or (), expires_in, note)
     _print(made, how)
 
 
@@ -178,14 +184,14 @@ def key_list_command(
     user: Annotated[str | None, typer.Option("--user", help="Only keys of this user.")] = None, *, how: OnceStyle
 ) -> None:
     """List your keys (for admins: all keys), newest first, including expired and revoked ones."""
-    show_service(KEYS, lambda client: client.keys(user), how)
+    show_service(KEYS, lambda client: client.keys.list(user), how)
 
 
 def key_revoke_command(
     keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Ids of keys.")], as_json: JsonFlag = False
 ) -> None:
     """Revoke your keys (for admins: any keys). The next request with a revoked key is refused."""
-    show_service(KEYS, lambda client: [client.revoke_key(key) for key in keys], Style(as_json))
+    show_service(KEYS, lambda client: [client.keys.revoke(key) for key in keys], Style(as_json))
 
 
 def whoami_command(as_json: JsonFlag = False) -> None:
@@ -203,44 +209,45 @@ def whoami_command(as_json: JsonFlag = False) -> None:
 
 def user_list_command(how: OnceStyle) -> None:
     """List users by name, with their projects."""
-    show_service(USERS, Client.users, how)
+    show_service(USERS, lambda client: client.users.list(), how)
 
 
 def user_add_command(user: UserArgument, as_json: JsonFlag = False) -> None:
     """Add a user without a key, for example to add the user to a project. `sooner key create` adds users too."""
-    show_service(USERS, lambda client: [client.put_user(user)], Style(as_json))
+    show_service(USERS, lambda client: [client.users.put(user)], Style(as_json))
 
 
 def user_disable_command(user: UserArgument, as_json: JsonFlag = False) -> None:
     """Disable a user: the next request with one of the user's keys is refused. Jobs continue."""
-    show_service(USERS, lambda client: [client.put_user(user, disabled=True)], Style(as_json))
+    show_service(USERS, lambda client: [client.users.put(user, disabled=True)], Style(as_json))
 
 
 def user_enable_command(user: UserArgument, as_json: JsonFlag = False) -> None:
     """Enable a disabled user. The user's keys work again."""
-    show_service(USERS, lambda client: [client.put_user(user)], Style(as_json))
+    show_service(USERS, lambda client: [client.users.put(user)], Style(as_json))
 
 
 def project_list_command(how: OnceStyle) -> None:
     """List projects by name, with their members."""
-    show_service(PROJECTS, Client.projects, how)
+    show_service(PROJECTS, lambda client: client.projects.list(), how)
 
 
 def project_add_command(project: ProjectArgument, user: UserArgument, as_json: JsonFlag = False) -> None:
     """Add a user to a project. Members see its jobs and submit to it. A project exists while it has members."""
-    _set_member(project, user, member=True, as_json=as_json)
+    with connect() as client:
+        _print_membership(client.projects.add_member(project, user), as_json)
 
 
 def project_remove_command(project: ProjectArgument, user: UserArgument, as_json: JsonFlag = False) -> None:
     """Remove a user from a project. The user no longer sees any of its jobs. The user's own jobs in it continue."""
-    _set_member(project, user, member=False, as_json=as_json)
-
-
-def _set_member(project: str, user: str, *, member: bool, as_json: bool) -> None:
     with connect() as client:
-        membership = client.set_member(project, user, member=member)
-    document = {"schema": "sooner.membership/1", "membership": membership}
-    print_result(document, f"{user} is {'a' if member else 'no'} member of {project}", as_json)
+        _print_membership(client.projects.remove_member(project, user), as_json)
+
+
+def _print_membership(membership: MembershipDocument, as_json: bool) -> None:
+    word = "a" if membership["member"] else "no"
+    text = f"{membership['user']} is {word} member of {membership['project']}"
+    print_result({"schema": "sooner.membership/1", "membership": membership}, text, as_json)
 
 
 def audit_command(
@@ -255,7 +262,7 @@ def audit_command(
     """List changes with user, target and outcome, newest first."""
 
     def ask() -> Answer[AuditDocument]:
-        changes = client.changes(user=user, target=target, limit=limit)
+        changes = client.audit.list(user=user, target=target, limit=limit)
         return Answer(changes, {"schema": "sooner.audit/1", "changes": changes}, "" if changes else "no such changes")
 
     with connect() as client:

@@ -91,13 +91,13 @@ def collect(client: Client) -> tuple[dict[str, bytes], dict[str, str]]:
             missing[name] = str(error)
 
     add("ready.json", lambda: _json(client.readiness()))
-    add("cluster.json", lambda: _json(client.cluster()))
+    add("cluster.json", lambda: _json(client.cluster.show()))
     add("queue.json", lambda: _json({"jobs": _queue(client)}))
-    add("predictor.json", lambda: _json(client.predictor()))
+    add("predictor.json", lambda: _json(client.predictions.predictor()))
     add("metrics.txt", lambda: client.metrics().encode())
-    add("cycles/now.json", lambda: _json(client.snapshot_now()))
+    add("cycles/now.json", lambda: _json(client.cycles.snapshot_now()))
     try:
-        recorded = client.snapshots()[:CYCLES_MAX]
+        recorded = client.cycles.recorded()[:CYCLES_MAX]
     except ClientError as error:
         missing["cycles"] = str(error)
         recorded = []
@@ -107,11 +107,11 @@ def collect(client: Client) -> tuple[dict[str, bytes], dict[str, str]]:
 
 
 def _snapshot(client: Client, number: int) -> bytes:
-    return _json(client.snapshot(number))
+    return _json(client.cycles.snapshot(number))
 
 
 def _queue(client: Client) -> list[Mapping[str, Any]]:
-    jobs = client.jobs(states=UNFINISHED_STATES, limit=JOBS_MAX)
+    jobs = client.jobs.list(states=UNFINISHED_STATES, limit=JOBS_MAX)
     return [{name: dict(job)[name] for name in _JOB_KEYS if name in job} for job in jobs]
 
 

@@ -67,7 +67,7 @@ def _known(amount: float | None) -> str:
 
 
 def _answer(client: Client) -> Answer[ServerDocument]:
-    cluster = client.cluster()
+    cluster = client.cluster.show()
     note = f"{cluster['name']}: {cluster['free_gpus']} of {cluster['usable_gpus']} usable GPUs are free"
     if cluster["gpus"] != cluster["usable_gpus"]:
         note += f" ({cluster['gpus']} in all)"
@@ -102,7 +102,7 @@ def events_command(
     """List the newest changes of servers: added, down, up, drained, resumed, each with its reason."""
 
     def answer() -> Answer[ServerEventDocument]:
-        events = client.server_events(limit)
+        events = client.cluster.events(limit)
         return Answer(events, {"schema": "sooner.server_events/1", "events": events})
 
     with connect() as client:
@@ -135,17 +135,17 @@ def add_command(
 ) -> None:
     """Add a server. Jobs may use it from the next cycle."""
     with connect() as client:
-        accepted = client.add_server(given(name=name, **asdict(server)))
+        accepted = client.cluster.add_server(given(name=name, **asdict(server)))
         print_accepted({f"server {name}": accepted}, as_json)
 
 
 def drain_command(servers: ServersArgument, as_json: JsonFlag = False) -> None:
     """Drain servers: start no new jobs on them. Running jobs continue."""
     with connect() as client:
-        print_accepted({f"server {name}": client.drain(name) for name in servers}, as_json)
+        print_accepted({f"server {name}": client.cluster.drain(name) for name in servers}, as_json)
 
 
 def resume_command(servers: ServersArgument, as_json: JsonFlag = False) -> None:
     """Resume drained servers."""
     with connect() as client:
-        print_accepted({f"server {name}": client.resume(name) for name in servers}, as_json)
+        print_accepted({f"server {name}": client.cluster.resume(name) for name in servers}, as_json)

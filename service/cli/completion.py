@@ -72,12 +72,14 @@ def states(incomplete: str) -> list[str]:
 
 def servers(incomplete: str) -> list[str]:
     """Names of servers."""
-    return _matching(_asked(lambda client: [server["name"] for server in client.cluster()["servers"]]), incomplete)
+    return _matching(_asked(lambda client: [server["name"] for server in client.cluster.show()["servers"]]), incomplete)
 
 
 def jobs(incomplete: str) -> list[str]:
     """Numbers of unfinished jobs, newest first, and the words for several."""
-    numbers = _asked(lambda client: [str(job["id"]) for job in client.jobs(states=UNFINISHED_STATES, limit=JOBS_MAX)])
+    numbers = _asked(
+        lambda client: [str(job["id"]) for job in client.jobs.list(states=UNFINISHED_STATES, limit=JOBS_MAX)]
+    )
     return _matching((*numbers, "last", "all"), incomplete)
 
 

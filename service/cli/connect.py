@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypedDict
 
 import httpx
 import typer
@@ -18,7 +18,6 @@ import typer
 from service.api.token import TOKEN_FILE
 from service.cli.fail import EXIT_FAILED, EXIT_USAGE, fail
 from service.client import ApiError, Client, ClientError, Unreachable
-from service.client.proven import asks_for_proof
 from service.config.environment import LocalService, is_loopback, service_url, usual_service
 from service.domain.api_key import KEY_PREFIX
 
@@ -27,6 +26,9 @@ if TYPE_CHECKING:
 
 _WRONG_INPUT = frozenset({400, 413, 415, 422})
 """Statuses that say the request itself was wrong."""
+
+PATIENCE_S: Final = 5.0
+"""A person waits for a command: long enough for another service to take over, and no longer."""
 
 URL_VARIABLE = "SOONER_URL"
 TOKEN_VARIABLE = "SOONER_TOKEN"  # noqa: S105 (a variable's name)
@@ -81,12 +83,28 @@ def has_key() -> bool:
 
 def service_client(settings: "LocalService | Settings", given: str | None = None) -> Client:
     """A client of the service at the address ``given``, or of this machine's. Raises :class:`AddressError`."""
+    return Client(**service_options(settings, given))
+
+
+class ServiceOptions(TypedDict):
+    """Where the service is and how to be let in, as parameters of both clients."""
+
+    base_url: str
+    token: str | None
+    patience_s: float
+    proven: bool
+    tls: ssl.SSLContext | None
+
+
+def service_options(settings: "LocalService | Settings", given: str | None = None) -> ServiceOptions:
+    """Those of the service at the address ``given``, or of this machine's. Raises :class:`AddressError`."""
     url = given or service_url(settings.host, settings.port, settings.scheme)
     tls = _trusted(settings.tls_ca) if settings.tls_ca is not None else None
-    if key := os.environ.get(TOKEN_VARIABLE, "").strip():
-        return Client(url, key, tls=tls)
-    token = _token_file(settings) if given is None or is_loopback(_parsed(given).host) else None
-    return Client(url, token, before=asks_for_proof(token) if token is not None else None, tls=tls)
+    key = os.environ.get(TOKEN_VARIABLE, "").strip()
+    local = given is None or is_loopback(_parsed(given).host)
+    token = key or (_token_file(settings) if local else None)
+    proven = not key and token is not None
+    return ServiceOptions(base_url=url, token=token, patience_s=PATIENCE_S, proven=proven, tls=tls)
 
 
 def _trusted(ca: Path) -> ssl.SSLContext:

@@ -74,7 +74,7 @@ class Outlook:
         self._found, self._missing = {}, ""
         few = jobs if len(jobs) <= JOBS_NAMED_MAX else None
         try:
-            self._found = {each["job_id"]: each for each in self._client.forecasts(few)["forecasts"]}
+            self._found = {each["job_id"]: each for each in self._client.forecasts.show(few)["forecasts"]}
         except ApiError as error:
             if error.status not in _NO_FORECAST:
                 raise
@@ -157,7 +157,7 @@ def forecast_command(
 
 
 def _forecasts(client: Client, ids: Sequence[int] | None) -> Sequence[JobForecastDocument]:
-    return client.forecasts()["forecasts"] if ids is None else [client.forecast(job_id) for job_id in ids]
+    return client.forecasts.show()["forecasts"] if ids is None else [client.jobs.forecast(job_id) for job_id in ids]
 
 
 def show_plans(plans: PlansDocument, how: Style) -> None:
@@ -251,7 +251,7 @@ def _show_accuracy(client: Client, days: int, how: Style) -> None:
     """Accuracy of the forecasts of the last ``days``."""
 
     def ask() -> Answer[_Line]:
-        found = client.forecast_accuracy(days)
+        found = client.forecasts.accuracy(days)
         note = "" if found["forecasts"] else f"No forecast of the last {days} days has been scored yet."
         return Answer(list(_lines(found)), {"schema": "sooner.forecasts.accuracy/1", "accuracy": found}, note)
 
@@ -284,7 +284,7 @@ def _show_recorded(client: Client, jobs: Sequence[int], how: Style) -> None:
     """Show every recorded forecast of these jobs."""
 
     def ask() -> Answer[ToldDocument]:
-        found = [each for job in jobs for each in client.forecast_records(job)]
+        found = [each for job in jobs for each in client.jobs.forecast_records(job)]
         note = (
             ""
             if found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,7 +26,12 @@ _REFUSED_ALONE = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStat
 
 def cancel_command(jobs: SelectorArgument, as_json: JsonFlag = False) -> None:
     """Cancel jobs. `all` means all unfinished jobs."""
-    _act(jobs, as_json, Client.cancel, Client.cancel_array)
+    _act(
+        jobs,
+        as_json,
+        lambda client, number: client.jobs.cancel(number),
+        lambda client, number: client.arrays.cancel(number),
+    )
 
 
 def hold_command(
@@ -36,12 +40,22 @@ def hold_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Prevent jobs from starting until they are released."""
-    _act(jobs, as_json, partial(Client.hold, preempt=preempt), partial(Client.hold_array, preempt=preempt))
+    _act(
+        jobs,
+        as_json,
+        lambda client, number: client.jobs.hold(number, preempt=preempt),
+        lambda client, number: client.arrays.hold(number, preempt=preempt),
+    )
 
 
 def release_command(jobs: SelectorArgument, as_json: JsonFlag = False) -> None:
     """Release held jobs."""
-    _act(jobs, as_json, Client.release, Client.release_array)
+    _act(
+        jobs,
+        as_json,
+        lambda client, number: client.jobs.release(number),
+        lambda client, number: client.arrays.release(number),
+    )
 
 
 def priority_command(
@@ -53,8 +67,8 @@ def priority_command(
     _act(
         jobs,
         as_json,
-        lambda client, job_id: client.set_priority(job_id, value),
-        lambda client, array_id: client.set_array_priority(array_id, value),
+        lambda client, number: client.jobs.set_priority(number, value),
+        lambda client, number: client.arrays.set_priority(number, value),
     )
 
 

@@ -109,7 +109,7 @@ def q_command(
 
 def _queue(client: Client, filters: JobFilters, most: int) -> tuple[Sequence[JobDocument], str]:
     """The first jobs of the queue, and how many follow them. ``most`` 0 = all."""
-    found = client.jobs(
+    found = client.jobs.list(
         states=UNFINISHED_STATES,
         **asdict(filters),
         order="oldest",
@@ -117,7 +117,7 @@ def _queue(client: Client, filters: JobFilters, most: int) -> tuple[Sequence[Job
     )
     if not most or len(found) <= most:
         return found, ""
-    of = "" if filters else f" of {amount(client.queue()['jobs'])}"
+    of = "" if filters else f" of {amount(client.queue.show()['jobs'])}"
     return found[:most], f"The first {amount(most)}{of} unfinished jobs are shown; --limit 0 shows all."
 
 
@@ -161,7 +161,7 @@ def list_command(
     since_s = None if since is None else instant_s("--since", since)
 
     def ask() -> tuple[Sequence[JobDocument], str]:
-        found = client.jobs(
+        found = client.jobs.list(
             states=state or (),
             **asdict(filters),
             since_s=since_s,
@@ -186,7 +186,7 @@ def show_command(jobs: SelectorArgument, *, how: Style) -> None:
         if len(ids) == 1 and not how.columns and not how.quiet:
             show(_CARD, lambda: _card(client, ids[0], how), how)
         else:
-            _show_jobs(client, lambda: ([client.job(job_id) for job_id in ids], ""), how)
+            _show_jobs(client, lambda: ([client.jobs.show(job_id) for job_id in ids], ""), how)
 
 
 _CARD = Table[tuple[str, str]](
@@ -197,11 +197,11 @@ _CARD = Table[tuple[str, str]](
 
 def _card(client: Client, job_id: int, how: Style) -> Answer[tuple[str, str]]:
     """One job, a line a property."""
-    job, outlook = client.job(job_id), Outlook(client)
+    job, outlook = client.jobs.show(job_id), Outlook(client)
     outlook.look([job], how)
     lines = [(column.header.lower(), column.text(job)) for column in (*outlook.table().columns, *JOBS.hidden)]
     if job["attempts"]:
-        lines += [("stages", line) for line in stages(client.attempts(job_id)[-1])]
+        lines += [("stages", line) for line in stages(client.jobs.attempts(job_id)[-1])]
     shown = [line for line in (*lines, *plan_lines(job)) if line[1]]
     return Answer(shown, jobs_answer([job]).document, outlook.note([job]))
 
@@ -222,7 +222,7 @@ def explain_command(jobs: SelectorArgument, *, how: WatchStyle) -> None:
 
 
 def _explain(client: Client, ids: Sequence[int], outlook: Outlook | None) -> Answer[ExplanationDocument]:
-    found = [client.explanation(job_id) for job_id in ids]
+    found = [client.jobs.explanation(job_id) for job_id in ids]
     if outlook is not None and any(each["state"] == "queued" for each in found):
         outlook.ask(ids)
     # A table of many jobs has no room for the predictions; the JSON document has them all.
@@ -234,7 +234,7 @@ def _explain(client: Client, ids: Sequence[int], outlook: Outlook | None) -> Ans
 
 def _prediction(client: Client, job_id: int) -> PredictionDetailsDocument | None:
     try:
-        return client.prediction(job_id)
+        return client.jobs.prediction(job_id)
     except ApiError as error:
         if error.status != HTTPStatus.NOT_FOUND:
             raise
@@ -266,14 +266,14 @@ def attempts_command(job: JobArgument, *, how: OnceStyle) -> None:
     """List the attempts of a job with GPUs, first and last iteration, and outcome."""
     with connect() as client:
         job_id = select_one(client, job)
-        show(ATTEMPTS, lambda: _of_job(job_id, ATTEMPTS, client.attempts(job_id)), how)
+        show(ATTEMPTS, lambda: _of_job(job_id, ATTEMPTS, client.jobs.attempts(job_id)), how)
 
 
 def events_command(job: JobArgument, *, how: Style) -> None:
     """List every change of a job's state with its cause."""
     with connect() as client:
         job_id = select_one(client, job)
-        show(EVENTS, lambda: _of_job(job_id, EVENTS, client.events(job_id)), how)
+        show(EVENTS, lambda: _of_job(job_id, EVENTS, client.jobs.events(job_id)), how)
 
 
 def _of_job(job_id: int, table: Table[Row], rows: Sequence[Row]) -> Answer[Row]:
@@ -307,7 +307,7 @@ def logs_command(
 def _copy(client: Client, job_id: int, attempt: int | None, offset: int, node: int) -> int:
     """Print what there is from ``offset`` on; where it ended."""
     while True:
-        chunk = client.logs(job_id, attempt, offset, node)
+        chunk = client.jobs.logs(job_id, attempt, offset, node)
         if not chunk.data:
             return offset
         if chunk.cut_bytes:
@@ -322,7 +322,7 @@ def _follow(client: Client, job_id: int, node: int) -> None:
     attempt, offset = 0, 0
     while True:
         # Asked before the log is read: what it printed before it ended is then read in this pass.
-        job = client.job(job_id)
+        job = client.jobs.show(job_id)
         if attempt == 0:
             attempt = job["attempts"]
         if attempt:
@@ -340,7 +340,7 @@ def spec_command(jobs: SelectorArgument, as_json: JsonFlag = False) -> None:
     import yaml
 
     with connect() as client:
-        specs = {number: client.spec(number) for number in select(client, jobs)}
+        specs = {number: client.jobs.spec(number) for number in select(client, jobs)}
     if as_json:
         print_json({"schema": "sooner.specs/1", "specs": list(specs.values())})
         return

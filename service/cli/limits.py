@@ -41,7 +41,7 @@ PAUSES: Table[PauseDocument] = Table(
 
 
 def _queue(client: Client) -> Answer[PauseDocument]:
-    queue = client.queue()
+    queue = client.queue.show()
     note = f"{queue['jobs']} unfinished jobs hold {queue['gpus_running']} GPUs"
     if not queue["pauses"]:
         note += "; nothing is paused"
@@ -63,14 +63,14 @@ def queue_pause_command(
     """Pause the queue: start no jobs until `sooner queue resume`. Running jobs continue."""
     part = _part(user, project)
     with connect() as client:
-        _print_change(client.pause_queue({**part, "reason": reason}), part, as_json)
+        _print_change(client.queue.pause({**part, "reason": reason}), part, as_json)
 
 
 def queue_resume_command(user: UserOption = None, project: ProjectOption = None, as_json: JsonFlag = False) -> None:
     """Resume the queue."""
     part = _part(user, project)
     with connect() as client:
-        _print_change(client.resume_queue(part), part, as_json)
+        _print_change(client.queue.resume(part), part, as_json)
 
 
 def _part(user: str | None, project: str | None) -> dict[str, str]:
@@ -118,7 +118,7 @@ QUOTAS: Table[QuotaDocument] = Table(
 
 def quota_list_command(how: Style) -> None:
     """List quotas and their use: GPUs held, and unfinished jobs."""
-    show_service(QUOTAS, Client.quotas, how)
+    show_service(QUOTAS, lambda client: client.quotas.list(), how)
 
 
 def quota_set_command(
@@ -138,17 +138,17 @@ def quota_set_command(
         fail("give --gpus-running-max, --jobs-queued-max or both; 'sooner quota remove' removes a quota")
     with connect() as client:
         wanted = {key: _present(client, whose, name, key) if value is None else value for key, value in given.items()}
-        show_rows(QUOTAS, lambda: [client.set_quota(whose.value, name, wanted)], Style(as_json))
+        show_rows(QUOTAS, lambda: [client.quotas.put(whose.value, name, wanted)], Style(as_json))
 
 
 def quota_remove_command(whose: WhoseArgument, name: NameArgument, as_json: JsonFlag = False) -> None:
     """Remove a quota."""
-    show_service(QUOTAS, lambda client: [client.remove_quota(whose.value, name)], Style(as_json))
+    show_service(QUOTAS, lambda client: [client.quotas.remove(whose.value, name)], Style(as_json))
 
 
 def _present(client: Client, whose: Whose, name: str, key: str) -> Any:
     """What the quota says now."""
-    found = (quota for quota in client.quotas() if (quota["scope"], quota["name"]) == (whose.value, name))
+    found = (quota for quota in client.quotas.list() if (quota["scope"], quota["name"]) == (whose.value, name))
     return next(({**quota}[key] for quota in found), None)
 
 
@@ -179,7 +179,7 @@ RESERVATIONS: Table[ReservationDocument] = Table(
 
 def reservation_list_command(how: Style) -> None:
     """List current and future reservations by start time."""
-    show_service(RESERVATIONS, Client.reservations, how)
+    show_service(RESERVATIONS, lambda client: client.reservations.list(), how)
 
 
 def reservation_create_command(
@@ -209,7 +209,7 @@ def reservation_create_command(
         reason=reason,
         preempt=not no_preempt,
     )
-    show_service(RESERVATIONS, lambda client: [client.reserve(body)], Style(as_json))
+    show_service(RESERVATIONS, lambda client: [client.reservations.make(body)], Style(as_json))
 
 
 def reservation_cancel_command(
@@ -218,7 +218,7 @@ def reservation_cancel_command(
 ) -> None:
     """Cancel a reservation. All jobs may use its servers again."""
     with connect() as client:
-        print_accepted({f"reservation {reservation}": client.cancel_reservation(reservation)}, as_json)
+        print_accepted({f"reservation {reservation}": client.reservations.cancel(reservation)}, as_json)
 
 
 def _moment(option: str, text: str) -> str:

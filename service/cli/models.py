@@ -126,13 +126,13 @@ SERVED: Table[Served] = Table(
 
 def list_command(how: Style) -> None:
     """List all models, newest first."""
-    show_service(MODELS, Client.models, how)
+    show_service(MODELS, lambda client: client.models.list(), how)
 
 
 def show_command(model: ModelArgument, as_json: JsonFlag = False) -> None:
     """Show one model with its metrics."""
     with connect() as client:
-        found = client.model(model)
+        found = client.models.show(model)
     if as_json:
         print_json(MODELS.answer([found]).document)
         return
@@ -151,7 +151,7 @@ def buckets_answer(predictor: PredictorDocument) -> Answer[Served]:
 def serving_command(how: Style) -> None:
     """Show which source predicts new jobs, by number of past runs, with its accuracy."""
     with connect() as client:
-        show(SERVED, lambda: buckets_answer(client.predictor()), how)
+        show(SERVED, lambda: buckets_answer(client.predictions.predictor()), how)
 
 
 def train_command(
@@ -161,7 +161,7 @@ def train_command(
 ) -> None:
     """Train the models now on all ended jobs. A better model is promoted automatically."""
     with connect() as client:
-        run = client.train()
+        run = client.models.train()
         if not wait:
             document = {"schema": "sooner.training/1", "training_run": run}
             print_result(document, f"training run {run} started", as_json)
@@ -173,14 +173,14 @@ def train_command(
         typer.echo(printable(f"training run {run}: {ended['outcome']}: {ended['detail']}"), err=True)
         if ended["outcome"] not in ("promoted", "not_promoted"):
             raise typer.Exit(EXIT_FAILED)
-        show_rows(MODELS, lambda: client.models()[:1], Style(as_json))
+        show_rows(MODELS, lambda: client.models.list()[:1], Style(as_json))
 
 
 def wait_for_training(client: Client, run: int, timeout_s: float) -> TrainingRunDocument | None:
     """How the training ended; None if it has not in time."""
     deadline_s = time.monotonic() + timeout_s
     while True:
-        found = client.training_run(run)
+        found = client.models.training_run(run)
         if found["outcome"] is not None:
             return found
         if time.monotonic() >= deadline_s:
@@ -191,7 +191,7 @@ def wait_for_training(client: Client, run: int, timeout_s: float) -> TrainingRun
 def promote_command(model: ModelArgument, as_json: JsonFlag = False) -> None:
     """Make this model the champion. It predicts new jobs from the next cycle."""
     with connect() as client:
-        champion = client.promote(model)
+        champion = client.models.promote(model)
     document = {"schema": "sooner.promotion/1", "champion": champion}
     print_result(document, printable(f"{champion} is the champion"), as_json)
 

@@ -136,7 +136,9 @@ def profile_command(
     if not isinstance(body.get("name"), str) or not isinstance(asked, int | None):
         fail("a job needs a name (--name NAME), and its gpus must be a whole number")
     with connect() as client:
-        size = _size(client.cluster(), asked, body.get("gpu_type") or next(iter(body.get("gpu_types") or ()), None))
+        size = _size(
+            client.cluster.show(), asked, body.get("gpu_type") or next(iter(body.get("gpu_types") or ()), None)
+        )
         profiled = Profiler(client, body, size, limits).run(split_batch=split_batch)
     if as_json:
         print_json(report_document(profiled))
@@ -206,7 +208,7 @@ class Profiler:
 
     def _one(self, profiled: Profiled, place: Place, gpus: int, servers: int) -> None:
         try:
-            (job,) = self._client.submit(self._job(place, gpus, servers), idempotency_key=str(uuid.uuid4()))
+            (job,) = self._client.jobs.submit_many(self._job(place, gpus, servers), idempotency_key=str(uuid.uuid4()))
         except ApiError as error:
             if error.kind != "never-fits":
                 raise
@@ -258,11 +260,11 @@ class Profiler:
         """Until enough was measured, the job has ended, or its time is over."""
         limits, job_id = self._limits, watched.job["id"]
         while True:
-            watched.job = self._client.job(job_id)
+            watched.job = self._client.jobs.show(job_id)
             _show_change(watched, label)
             state = watched.job["state"]
             if state in ("running", *TERMINAL_STATES):
-                watched.points = _newest_attempt(self._client.progress(job_id))
+                watched.points = _newest_attempt(self._client.jobs.progress(job_id))
                 watched.found = measured(watched.points, self._begun_at(watched.job) + limits.warm_up)
                 if _enough(watched.found, limits) or state in TERMINAL_STATES:
                     return
@@ -279,7 +281,7 @@ class Profiler:
 
     def _begun_at(self, job: JobDocument) -> float:
         """The iteration at which the newest attempt began: after a preemption there is a warm-up again."""
-        return self._client.attempts(job["id"])[-1]["resume_iteration"] if job["attempts"] > 1 else 0.0
+        return self._client.jobs.attempts(job["id"])[-1]["resume_iteration"] if job["attempts"] > 1 else 0.0
 
     @contextmanager
     def _cancelled_at_the_end(self, watched: Watched) -> Iterator[None]:
@@ -299,7 +301,7 @@ class Profiler:
             return
         self._cancel(job_id)
         deadline_s = monotonic_s() + STOP_WAIT_S
-        while self._client.job(job_id)["state"] not in TERMINAL_STATES:
+        while self._client.jobs.show(job_id)["state"] not in TERMINAL_STATES:
             if monotonic_s() >= deadline_s:
                 fail(f"job {job_id} is cancelled, but has not ended after {STOP_WAIT_S:g} s", EXIT_FAILED)
             pause(POLL_S)
@@ -307,9 +309,9 @@ class Profiler:
     def _cancel(self, job_id: int) -> None:
         """A job that ended by itself meanwhile is none to cancel."""
         try:
-            self._client.cancel(job_id)
+            self._client.jobs.cancel(job_id)
         except ApiError:
-            if self._client.job(job_id)["state"] not in TERMINAL_STATES:
+            if self._client.jobs.show(job_id)["state"] not in TERMINAL_STATES:
                 raise
 
     def _why_not(self, watched: Watched) -> str:

@@ -104,10 +104,14 @@ def snapshot_command(
         fail("give only one of CYCLE, --now and --list")
     with connect() as client:
         if known:
-            for number in client.snapshots():
+            for number in client.cycles.recorded():
                 typer.echo(str(number))
             return
-        document = client.snapshot_now() if now else client.snapshot(cycle if cycle is not None else _newest(client))
+        document = (
+            client.cycles.snapshot_now()
+            if now
+            else client.cycles.snapshot(cycle if cycle is not None else _newest(client))
+        )
     text = json.dumps(document, allow_nan=False)
     if str(out) == STANDARD:
         typer.echo(text)
@@ -121,7 +125,7 @@ def snapshot_command(
 
 
 def _newest(client: Client) -> int:
-    known = client.snapshots()
+    known = client.cycles.recorded()
     if not known:
         fail(
             "no cycle is recorded: no cycle has had actions yet, or too many jobs are unfinished; "

@@ -110,7 +110,7 @@ def numbers_of(client: Client, parts: Sequence[Part], *, unfinished: bool = Fals
             found |= dict.fromkeys(_named(client, part, unfinished))
         elif part == "all":
             states = UNFINISHED_STATES if unfinished else ()
-            found |= dict.fromkeys(sorted(job["id"] for job in client.jobs(states=states)))
+            found |= dict.fromkeys(sorted(job["id"] for job in client.jobs.list(states=states)))
         elif part == "last":
             found[newest(client)["id"]] = None
         else:
@@ -122,9 +122,9 @@ def _named(client: Client, wanted: Elements, unfinished: bool) -> list[int]:
     """The jobs of these elements. ``42[*]`` means the unfinished ones alone for commands that act."""
     everything = wanted.indices is None
     states = UNFINISHED_STATES if unfinished and everything else ()
-    jobs = {job["array_index"]: job["id"] for job in client.jobs(array=wanted.array, states=states)}
+    jobs = {job["array_index"]: job["id"] for job in client.jobs.list(array=wanted.array, states=states)}
     if wanted.indices is None:
-        if not jobs and not client.jobs(array=wanted.array, limit=1):
+        if not jobs and not client.jobs.list(array=wanted.array, limit=1):
             fail(f"there is no job array {wanted.array}", EXIT_FAILED)
         return sorted(jobs.values())
     missing = [index for index in wanted.indices if index not in jobs]
@@ -143,7 +143,7 @@ def select_one(client: Client, text: str) -> int:
 
 def newest(client: Client) -> JobDocument:
     """The job that was submitted last; ends the command where there is none."""
-    jobs = client.jobs(limit=1)
+    jobs = client.jobs.list(limit=1)
     if not jobs:
         fail("there are no jobs yet", EXIT_FAILED)
     return jobs[0]

@@ -49,7 +49,7 @@ def services_command(how: Style) -> None:
     with connect() as client:
 
         def answer() -> Answer[ServiceDocument]:
-            found = client.services()
+            found = client.services.list()
             leads = any(service["role"] == "leader" for service in found)
             return Answer(
                 found,

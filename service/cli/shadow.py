@@ -48,7 +48,7 @@ def shadow_command(
         fail("--what-if can be combined only with --json")
     with connect() as client:
         if what_if:
-            _what_if(client.shadow(), how.as_json)
+            _what_if(client.shadow.show(), how.as_json)
         elif cycles:
             show(_CYCLES, lambda: _cycles(client), how)
         else:
@@ -105,7 +105,7 @@ _CYCLES: Table[ShadowCycleDocument] = Table(
 
 
 def _jobs(client: Client, *, summary: bool) -> Answer[DisagreementDocument]:
-    found = client.shadow()
+    found = client.shadow.show()
     rows = found["disagreements"]
     lead = _summary(found) if summary else ""
     untold = found["disagreements_total"] - len(rows)
@@ -114,7 +114,7 @@ def _jobs(client: Client, *, summary: bool) -> Answer[DisagreementDocument]:
 
 
 def _cycles(client: Client) -> Answer[ShadowCycleDocument]:
-    found = client.shadow()
+    found = client.shadow.show()
     return Answer(found["cycles"], _document(found))
 
 

@@ -184,9 +184,9 @@ def submit_command(
             needed = [{"job": job, "when": "any"} for job in select(client, [after_any])] if after_any else []
             options["after"] = [*(select(client, [after]) if after else []), *needed]
         if dry_run:
-            show_plans(client.plan(complete(body, options)), how)
+            show_plans(client.jobs.plan(complete(body, options)), how)
             return
-        jobs = client.submit(complete(body, options), idempotency_key=str(uuid.uuid4()))
+        jobs = client.jobs.submit_many(complete(body, options), idempotency_key=str(uuid.uuid4()))
         _print_plans(jobs)
         if wait:
             _print_submitted(jobs)
@@ -269,8 +269,8 @@ def _look(client: Client, ids: Sequence[int]) -> list[JobDocument]:
     """These jobs now: one request each for a few, else the list of unfinished jobs, and one each for those not in it."""
     unfinished: dict[int, JobDocument] = {}
     if len(ids) > LOOK_SINGLY_MAX:
-        unfinished = {job["id"]: job for job in client.jobs(states=UNFINISHED_STATES)}
-    return [unfinished.get(job_id) or client.job(job_id) for job_id in ids]
+        unfinished = {job["id"]: job for job in client.jobs.list(states=UNFINISHED_STATES)}
+    return [unfinished.get(job_id) or client.jobs.show(job_id) for job_id in ids]
 
 
 def body_of(arguments: Sequence[str], command: str | None, options: dict[str, Any]) -> dict[str, Any]:

@@ -67,12 +67,14 @@ def usage_command(
     first_day, last_day = _day(first), _day(last)
     with connect() as client:
         if as_csv:
-            text = client.usage_csv(groups, first_day=first_day, last_day=last_day, user=user, project=project)
+            text = client.usage.csv(groups, first_day=first_day, last_day=last_day, user=user, project=project)
             typer.echo(text.replace("\r\n", "\n"), nl=False)
             return
         show(
             _table(groups),
-            lambda: _answer(client.usage(groups, first_day=first_day, last_day=last_day, user=user, project=project)),
+            lambda: _answer(
+                client.usage.show(groups, first_day=first_day, last_day=last_day, user=user, project=project)
+            ),
             Style(as_json),
         )
 

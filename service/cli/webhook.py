@@ -89,7 +89,7 @@ def add_command(
     if secret_file is not None:
         body["secret"] = secret_file.read().strip()
     with connect() as client:
-        added = client.add_webhook(body, idempotency_key=str(uuid.uuid4()))
+        added = client.webhooks.add(body, idempotency_key=str(uuid.uuid4()))
     if how.as_json:
         print_json({"schema": "sooner.webhook/1", "webhook": added})
     elif how.quiet:
@@ -101,13 +101,13 @@ def add_command(
 
 def list_command(how: OnceStyle) -> None:
     """List your webhooks (for operators: all webhooks)."""
-    show_service(WEBHOOKS, Client.webhooks, how)
+    show_service(WEBHOOKS, lambda client: client.webhooks.list(), how)
 
 
 def remove_command(webhook: WebhookArgument) -> None:
     """Remove a webhook, its secret and its pending deliveries."""
     with connect() as client:
-        client.remove_webhook(webhook)
+        client.webhooks.remove(webhook)
     typer.echo(f"webhook {webhook} removed", err=True)
 
 
@@ -118,13 +118,13 @@ def deliveries_command(
     how: OnceStyle,
 ) -> None:
     """List a webhook's deliveries, newest first."""
-    show_service(DELIVERIES, lambda client: client.deliveries(webhook, limit=limit or None), how)
+    show_service(DELIVERIES, lambda client: client.webhooks.deliveries(webhook, limit=limit or None), how)
 
 
 def try_command(webhook: WebhookArgument, as_json: JsonFlag = False) -> None:
     """Post webhook.test and wait for the result. Exit code 1 if the delivery failed."""
     with connect() as client:
-        delivery = _first_attempt(client, webhook, client.test_webhook(webhook)["id"])
+        delivery = _first_attempt(client, webhook, client.webhooks.test(webhook)["id"])
     if as_json:
         print_json(DELIVERIES.answer([delivery]).document)
     elif delivery["state"] == "delivered":
@@ -138,7 +138,7 @@ def _first_attempt(client: Client, webhook: int, delivery_id: int) -> DeliveryDo
     deadline_s = time.monotonic() + TEST_WAIT_S
     while True:
         # It is the newest, or nearly so: others may have come meanwhile.
-        [found] = [each for each in client.deliveries(webhook) if each["id"] == delivery_id]
+        [found] = [each for each in client.webhooks.deliveries(webhook) if each["id"] == delivery_id]
         if found["attempts"] or found["state"] != "pending" or time.monotonic() >= deadline_s:
             return found
         pause(TEST_POLL_S)

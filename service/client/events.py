@@ -1,19 +1,23 @@
-"""The event stream (server-sent events) as an iterator that survives broken connections."""
+"""The event stream (server-sent events): opened again at its position whenever it breaks."""
+
+from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import httpx
 
-from service.client.transport import ApiError, Transport, Unreachable, line_of, problem_of
+from service.client.errors import refusal, unreachable
+from service.client.flow import Flow, NextLine, Open, Pause, Request, Service
 
-SILENT_S_MAX = 60.0
+SILENT_S_MAX: Final = 60.0
 """A stream without a byte for this long is broken: the service sends something four times as often."""
 
-PAUSE_S = 2.0
+PAUSE_S: Final = 2.0
 """Before a broken stream is opened again."""
+
+_BUSY = frozenset({httpx.codes.TOO_MANY_REQUESTS, httpx.codes.SERVICE_UNAVAILABLE})
+"""Too many streams, or a service that ends: another attempt may reach another service."""
 
 
 class StreamEvent(NamedTuple):
@@ -24,51 +28,58 @@ class StreamEvent(NamedTuple):
     document: dict[str, Any]
 
 
-def follow(
-    transport: Transport, topic: str, since: str | None, pause: Callable[[float], None] = time.sleep
-) -> Iterator[StreamEvent]:
-    """Events of ``topic`` from now on, or after ``since``, without an end.
+class EventStream:
+    """The stream of a topic from now on, or after ``position``."""
 
-    A stream that ends or breaks is opened again at its last position. Raises :class:`ApiError` for a refusal and
-    :class:`Unreachable` if the first connection fails.
-    """
-    position, reached = since, False
-    while True:
-        try:
-            for event in _stream(transport, topic, position):
-                reached = True
-                if isinstance(event, StreamEvent):
-                    position = event.id
-                    yield event
-                elif event is not None:
-                    position = event
-        except httpx.TransportError as error:
-            if not reached:
-                raise Unreachable(transport.address, line_of(error)) from error
-        except ApiError as error:
-            # 429: too many streams; 503: the service ends. Another attempt may reach another service.
-            if not reached or error.status not in (429, 503):
-                raise
-        pause(PAUSE_S)
+    def __init__(self, service: Service, topic: str, position: str | None) -> None:
+        self.position = position
+        self._service = service
+        self._topic = topic
+        self._open = False
+        self._reached = False
 
+    def next(self) -> Flow[StreamEvent | None]:
+        """The next event, or None when the service says that it has sent all before :attr:`position`.
 
-def _stream(transport: Transport, topic: str, position: str | None) -> Iterator[StreamEvent | str | None]:
-    """The events and the positions of one connection; None for every other line, which shows that the connection is alive."""
-    headers = {} if position is None else {"Last-Event-ID": position}
-    with transport.stream("/v1/events", {"topic": topic}, headers, SILENT_S_MAX) as answer:
-        if not answer.is_success:
-            answer.read()
-            raise ApiError(problem_of(answer))
+        Raises :class:`ApiError` for a refusal, and :class:`Unreachable` if the first connection fails. A stream that breaks later
+        is opened again without a limit of time.
+        """
+        while True:
+            try:
+                if not self._open:
+                    yield from self._connect()
+                while (found := (yield from self._block())) is not None:
+                    self.position = found["id"]
+                    if "data" not in found:
+                        return None
+                    return StreamEvent(found["id"], found["event"], json.loads(found["data"]))
+            except httpx.TransportError as error:
+                if not self._reached:
+                    raise unreachable(self._service.address, error) from error
+            self._open = False
+            yield Pause(PAUSE_S)
+
+    def _connect(self) -> Flow[None]:
+        headers = {} if self.position is None else {"Last-Event-ID": self.position}
+        request = Request("GET", "/v1/events", {"topic": self._topic}, headers=headers)
+        while True:
+            answer: httpx.Response = yield Open(request, SILENT_S_MAX)
+            if answer.is_success:
+                break
+            if not self._reached or answer.status_code not in _BUSY:
+                raise refusal(answer)
+            yield Pause(PAUSE_S)
+        self._open, self._reached = True, True
+
+    def _block(self) -> Flow[dict[str, str] | None]:
+        """The fields up to the next empty line, if they have a position; None at the end of the answer."""
         fields: dict[str, str] = {}
-        for line in answer.iter_lines():
+        while (line := (yield NextLine())) is not None:
             name, separator, text = line.partition(": ")
             if line and separator and name:
                 fields[name] = text
-            elif not line and "data" in fields:
-                yield StreamEvent(fields["id"], fields["event"], json.loads(fields["data"]))
-                fields = {}
             elif not line and "id" in fields:
-                yield fields["id"]
+                return fields
+            elif not line:
                 fields = {}
-            else:
-                yield None
+        return None

@@ -7,14 +7,14 @@ ends, another program can take its port between two requests.
 import hmac
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from typing import Any, Final
 
 import h11
 import httpcore
 import httpx
 
-from service.client.transport import ClientError
+from service.client.errors import ClientError
 from service.domain.proof import PROOF_PATH, proof
 
 PROOF_S: Final = 10.0
@@ -34,63 +34,120 @@ class NotProven(ClientError):
 
 
 def asks_for_proof(token: str) -> Callable[[httpx.Request], None]:
-    """An event hook for requests of httpx: no request goes over a connection whose other end has not proved itself."""
+    """An event hook of :class:`httpx.Client`: no request goes over a connection whose other end has not proved itself.
+
+    The request fails with :class:`NotProven`, and the connection is closed. A connection that breaks or stays silent proves
+    neither: its error is that of any request.
+    """
 
     def hook(request: httpx.Request) -> None:
-        ready = "connection.start_tls.complete" if request.url.scheme == "https" else "connection.connect_tcp.complete"
-
         def connected(event: str, info: Mapping[str, Any]) -> None:
-            if event == ready:
-                _demand(info["return_value"], request.url, token)
+            if event == _ready(request):
+                stream: httpcore.NetworkStream = info["return_value"]
+                asked, data = _Proof(request.url, token), b""
+                try:
+                    while (question := asked.after(data)) is not None:
+                        if question:
+                            stream.write(question, timeout=PROOF_S)
+                        data = stream.read(_ANSWER_BYTES_MAX, timeout=PROOF_S)
+                except BaseException:
+                    stream.close()
+                    raise
 
         request.extensions = {**request.extensions, "trace": connected}
 
     return hook
 
 
-def _demand(stream: httpcore.NetworkStream, url: httpx.URL, token: str) -> None:
-    """Raise :class:`NotProven`, with the connection closed, unless its other end has the token.
+def asks_for_proof_async(token: str) -> Callable[[httpx.Request], Coroutine[Any, Any, None]]:
+    """The same for :class:`httpx.AsyncClient`."""
 
-    A connection that breaks or stays silent proves neither: its error is that of any request.
-    """
-    nonce = secrets.token_hex(32)
-    port = url.port or {"http": 80, "https": 443}[url.scheme]
-    try:
-        given = _ask(stream, url, nonce)
-        if not hmac.compare_digest(given.encode(), proof(token, port, nonce).encode()):
-            raise ValueError("its proof is wrong: another data folder, or the port is not its own")
-    except (httpcore.NetworkError, httpcore.TimeoutException):
-        stream.close()
-        raise
-    except (ValueError, h11.ProtocolError) as error:
-        stream.close()
-        why = str(error) if isinstance(error, ValueError) else "no proof came"
-        if url.scheme == "http" and not isinstance(error, ValueError):
-            why += "; if it speaks TLS, its address begins with https://"
-        raise NotProven(f"{url.scheme}://{url.netloc.decode('ascii')}", why) from error
+    async def hook(request: httpx.Request) -> None:
+        async def connected(event: str, info: Mapping[str, Any]) -> None:
+            if event == _ready(request):
+                stream: httpcore.AsyncNetworkStream = info["return_value"]
+                asked, data = _Proof(request.url, token), b""
+                try:
+                    while (question := asked.after(data)) is not None:
+                        if question:
+                            await stream.write(question, timeout=PROOF_S)
+                        data = await stream.read(_ANSWER_BYTES_MAX, timeout=PROOF_S)
+                except BaseException:
+                    await stream.aclose()
+                    raise
+
+        request.extensions = {**request.extensions, "trace": connected}
+
+    return hook
 
 
-def _ask(stream: httpcore.NetworkStream, url: httpx.URL, nonce: str) -> str:
-    connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=_ANSWER_BYTES_MAX)
-    request = h11.Request(
-        method="GET", target=f"{PROOF_PATH}?nonce={nonce}", headers=[("Host", url.netloc.decode("ascii"))]
-    )
-    stream.write(connection.send(request) + connection.send(h11.EndOfMessage()), timeout=PROOF_S)
-    body, status = b"", 0
-    while not isinstance(event := connection.next_event(), h11.EndOfMessage):
-        if event is h11.NEED_DATA:
-            connection.receive_data(stream.read(_ANSWER_BYTES_MAX, timeout=PROOF_S))
-        elif isinstance(event, h11.Response):
-            status = event.status_code
-        elif isinstance(event, h11.Data):
-            body += event.data
-            if len(body) > _ANSWER_BYTES_MAX:
-                raise ValueError("its answer is too long")
-        elif isinstance(event, h11.ConnectionClosed):
-            break
-    if status != 200:
-        raise ValueError(f"its answer has the status {status}")
-    try:
-        return str(json.loads(body)["proof"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise ValueError("its answer is no proof") from None
+def _ready(request: httpx.Request) -> str:
+    """The event after which a new connection can be written to."""
+    return "connection.start_tls.complete" if request.url.scheme == "https" else "connection.connect_tcp.complete"
+
+
+class _Proof:
+    """The question and the answer of one connection, without input or output."""
+
+    def __init__(self, url: httpx.URL, token: str) -> None:
+        self._url = url
+        self._token = token
+        self._nonce = secrets.token_hex(32)
+        self._steps = self._ask()
+        self._asked = False
+
+    def after(self, data: bytes) -> bytes | None:
+        """What to write before the next read, after ``data`` was read; None once the proof is right. Raises NotProven."""
+        try:
+            if self._asked:
+                return self._steps.send(data)
+            self._asked = True
+            return next(self._steps)
+        except StopIteration as end:
+            why = (
+                ""
+                if self._is_right(end.value)
+                else "its proof is wrong: another data folder, or the port is not its own"
+            )
+        except ValueError as error:
+            why = str(error)
+        except h11.ProtocolError:
+            why = "no proof came"
+            if self._url.scheme == "http":
+                why += "; if it speaks TLS, its address begins with https://"
+        if not why:
+            return None
+        raise NotProven(f"{self._url.scheme}://{self._url.netloc.decode('ascii')}", why)
+
+    def _is_right(self, given: str) -> bool:
+        port = self._url.port or {"http": 80, "https": 443}[self._url.scheme]
+        return hmac.compare_digest(given.encode(), proof(self._token, port, self._nonce).encode())
+
+    def _ask(self) -> Generator[bytes, bytes, str]:
+        """Yields what to write before a read, and is sent what was read; its result is the proof. Raises ValueError."""
+        connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=_ANSWER_BYTES_MAX)
+        request = h11.Request(
+            method="GET",
+            target=f"{PROOF_PATH}?nonce={self._nonce}",
+            headers=[("Host", self._url.netloc.decode("ascii"))],
+        )
+        question = connection.send(request) + connection.send(h11.EndOfMessage())
+        body, status = b"", 0
+        while not isinstance(event := connection.next_event(), h11.EndOfMessage):
+            if event is h11.NEED_DATA:
+                connection.receive_data((yield question))
+                question = b""
+            elif isinstance(event, h11.Response):
+                status = event.status_code
+            elif isinstance(event, h11.Data):
+                body += event.data
+                if len(body) > _ANSWER_BYTES_MAX:
+                    raise ValueError("its answer is too long")
+            elif isinstance(event, h11.ConnectionClosed):
+                break
+        if status != 200:
+            raise ValueError(f"its answer has the status {status}")
+        try:
+            return str(json.loads(body)["proof"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise ValueError("its answer is no proof") from None

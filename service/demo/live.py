@@ -55,7 +55,7 @@ class Watch:
         with ExitStack() as stack:
             draw = self._table(stack) if sys.stdout.isatty() else self._lines
             while True:
-                jobs = self._client.jobs()[::-1]
+                jobs = self._client.jobs.list()[::-1]
                 draw(jobs)
                 self._seen = {job["id"]: job for job in jobs}
                 if done(jobs) or time.monotonic() >= deadline_s:

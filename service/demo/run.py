@@ -132,10 +132,10 @@ class Demo:
     def train(self, client: Client) -> ModelDocument:
         """Train now and wait for the outcome."""
         began_s = time.monotonic()
-        ended = wait_for_training(client, client.train(), TRAINING_DEADLINE_S)
+        ended = wait_for_training(client, client.models.train(), TRAINING_DEADLINE_S)
         if ended is None or ended["outcome"] not in ("promoted", "not_promoted"):
             raise DemoFailed(f"no model after {TRAINING_DEADLINE_S:g} s of training: {ended and ended['detail']}")
-        model = client.models()[0]
+        model = client.models.list()[0]
         serves = "it serves" if model["state"] == "champion" else "past runs still serve: no model passed the gate"
         took_s = time.monotonic() - began_s
         self.say(f"  model {model['id']} from {model['rows']} jobs in {took_s:.0f} s: {model['kind']} ({serves})")
@@ -144,7 +144,7 @@ class Demo:
     def compare_predictions(self, client: Client, jobs: Sequence[JobDocument]) -> None:
         """Predictions of each family before and after the retraining, of held jobs that never start."""
         probes = [today.body(program, 1, hold=True) for program in today.PROGRAMS]
-        held = client.submit({"jobs": probes})
+        held = client.jobs.submit_many({"jobs": probes})
         asked = _predictions_of(client, [job["id"] for job in held])
         self.say("  the next run of each kind would now be predicted:")
         for job, program in zip(asked, today.PROGRAMS, strict=True):
@@ -152,7 +152,7 @@ class Demo:
             by = (job["prediction"]["model_version"] if job["prediction"] is not None else None) or "past runs"
             self.say(f"    {job['name']:<12} {limit:<14} {predicted(job):>4} [{interval(job)}] iterations, by {by}")
         for job in held:
-            client.cancel(job["id"])
+            client.jobs.cancel(job["id"])
 
     # Jobs.
 
@@ -165,12 +165,12 @@ class Demo:
         )
         self.jobs_started_s = time.monotonic()
         watch = Watch(client, self.jobs_started_s, self.say)
-        client.submit({"jobs": bodies[:split]})
+        client.jobs.submit_many({"jobs": bodies[:split]})
         watch.until(
             lambda now: all((job["iterations_done"] or 0.0) >= FIRST_WAVE_ITERATIONS for job in now),
             time.monotonic() + _FIRST_WAVE_DEADLINE_S,
         )
-        client.submit({"jobs": bodies[split:]})
+        client.jobs.submit_many({"jobs": bodies[split:]})
         deadline_s = time.monotonic() + JOBS_DEADLINE_S
         jobs = watch.until(lambda now: all(job["state"] in TERMINAL_STATES for job in now), deadline_s)
         if any(job["state"] not in TERMINAL_STATES for job in jobs):
@@ -196,7 +196,7 @@ class Demo:
         self.say("  prediction error: the median job was off by; actual totals inside the 10-90% interval")
         for error in prediction_errors(client, jobs):
             self.say(f"    {error.name:<12} {error.factor:5.2f}x   {error.inside} of {error.jobs}")
-        resumed = [each for job in jobs for each in resumptions(client.attempts(job["id"]))]
+        resumed = [each for job in jobs for each in resumptions(client.jobs.attempts(job["id"]))]
         lost = sum(each.lost_iterations for each in resumed)
         held_gpu_s = sum(job.held_gpu_s for job in ran)
         wasted_gpu_s = sum(job.wasted_gpu_s for job in ran)
@@ -212,7 +212,7 @@ class Demo:
         if failed:
             what = "; ".join(f"job {job['id']} {job['state']}: {job['reason_sentence']}" for job in failed)
             raise DemoFailed(f"{len(failed)} of {len(jobs)} jobs did not succeed: {what}")
-        resumed = [each for job in jobs for each in resumptions(client.attempts(job["id"]))]
+        resumed = [each for job in jobs for each in resumptions(client.jobs.attempts(job["id"]))]
         if not any(each.resumed_at > 0 for each in resumed):
             raise DemoFailed("no job was preempted and resumed from its checkpoint")
 
@@ -221,7 +221,7 @@ def _predictions_of(client: Client, ids: Sequence[int]) -> list[JobDocument]:
     """The jobs, once all are predicted (or the deadline has passed)."""
     deadline_s = time.monotonic() + _PREDICTED_DEADLINE_S
     while True:
-        jobs = [client.job(job_id) for job_id in ids]
+        jobs = [client.jobs.show(job_id) for job_id in ids]
         if all(job["prediction"] is not None for job in jobs) or time.monotonic() > deadline_s:
             return jobs
         time.sleep(0.1)

@@ -18,7 +18,6 @@ import psutil
 
 from service.api.token import load_or_create
 from service.client import Client
-from service.client.proven import asks_for_proof
 from service.config.environment import ENV_PREFIX
 from service.executors.folder import is_supervised, write_stop
 from service.executors.keys import AttemptKeys
@@ -123,7 +122,7 @@ def running_service(place: Place) -> Iterator[Client]:
     try:
         url = _await_url(process, place)
         token = load_or_create(place.data_dir)
-        with Client(url, token, before=asks_for_proof(token)) as client:
+        with Client(url, token, proven=True) as client:
             _await_ready(process, client, place)
             yield client
     finally:

@@ -100,7 +100,7 @@ def prediction_errors(client: Client, jobs: Sequence[JobDocument]) -> list[Famil
     """The errors by family, of the scored first predictions, which ranked the jobs."""
     scored: dict[str, list[PredictionDocument]] = {}
     for job in jobs:
-        first = client.predictions(job["id"])[-1:]
+        first = client.predictions.list(job["id"])[-1:]
         scored.setdefault(job["name"], []).extend(each for each in first if each["log_error"] is not None)
     return [
         FamilyError(

@@ -39,13 +39,13 @@ class LiveSource:
 
     @cached_property
     def _jobs(self) -> dict[int, JobDocument]:
-        return {job["id"]: job for job in self._client.jobs(limit=self._newest)}
+        return {job["id"]: job for job in self._client.jobs.list(limit=self._newest)}
 
     def predictions(self) -> list[Scored]:
         """The first prediction of each job that has ended. Raises ClientError."""
         found: dict[int, Scored] = {}
         # Newest first: the last one that is read of a job is its first prediction.
-        for each in self._client.predictions(limit=self._newest):
+        for each in self._client.predictions.list(limit=self._newest):
             job = self._jobs.get(each["job_id"])
             if job is not None and each["actual"] is not None and each["log_error"] is not None:
                 found[each["job_id"]] = _scored(each, each["actual"], job)
@@ -80,13 +80,13 @@ class LiveSource:
             return _instant_s(job["finished_at"]) - _instant_s(job["started_at"])
         return sum(
             _instant_s(attempt["ended_at"]) - _instant_s(attempt["started_at"])
-            for attempt in self._client.attempts(job["id"])
+            for attempt in self._client.jobs.attempts(job["id"])
             if attempt["started_at"] is not None and attempt["ended_at"] is not None
         )
 
     def cluster(self) -> Cluster:
         """The service's servers, including those that are down."""
-        found = self._client.cluster()
+        found = self._client.cluster.show()
         return parse_cluster(
             {"schema": SCHEMA, "name": found["name"], "servers": [_entry(server) for server in found["servers"]]}
         )

@@ -43,7 +43,7 @@ def open_source(
     try:
         if named.startswith(("http://", "https://")):
             client = service_client(load_settings(), named)
-            client.jobs(limit=1)  # fails here if the service does not answer, or not to this user
+            client.jobs.list(limit=1)  # fails here if the service does not answer, or not to this user
             return LiveSource(client, client.address, jobs)
         if "://" in named:
             return StoredSource(open_current(named), load_settings({"database_url": named}), jobs)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from service.client import Client, Unreachable
-from service.client.proven import NotProven, asks_for_proof
+from service.client.proven import NotProven
 from service.domain.proof import PROOF_PATH, proof
 from tests.e2e.harness import LiveService
 from tests.unit.service.cli.test_cli_live import Installation
@@ -59,7 +59,7 @@ def impostor(answer: bytes, port: int = 0) -> Iterator[tuple[str, list[str]]]:
 
 
 def proven(url: str) -> Client:
-    return Client(url, TOKEN, timeout_s=5.0, before=asks_for_proof(TOKEN))
+    return Client(url, TOKEN, timeout_s=5.0, proven=True)
 
 
 ANSWERS = {
@@ -147,9 +147,9 @@ def service(tmp_path: Path) -> Iterator[LiveService]:
 
 def test_the_service_of_the_folder_is_believed_and_no_other_is(service: LiveService, tmp_path: Path) -> None:
     token = (service.data_dir / "token").read_text().strip()
-    with Client(service.url, token, before=asks_for_proof(token)) as client:
+    with Client(service.url, token, proven=True) as client:
         assert client.get("/v1/jobs")["items"] == []
-        with Client(service.url, "another", before=asks_for_proof("another")) as other, pytest.raises(NotProven):
+        with Client(service.url, "another", proven=True) as other, pytest.raises(NotProven):
             other.get("/v1/jobs")
         # The port is taken between two requests of a client that runs on.
         port = urlsplit(service.url).port
@@ -182,7 +182,7 @@ def test_a_program_that_passes_the_question_on_gets_no_token(service: LiveServic
         thread = threading.Thread(target=pass_on, daemon=True)
         thread.start()
         url = f"http://127.0.0.1:{relay.getsockname()[1]}"
-        asking = Client(url, token, before=asks_for_proof(token))
+        asking = Client(url, token, proven=True)
         with asking as client, pytest.raises(NotProven, match="port"):
             client.get("/v1/jobs")
         thread.join()

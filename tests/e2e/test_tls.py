@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from service.client import Client, Unreachable
-from service.client.proven import NotProven, asks_for_proof
+from service.client.proven import NotProven
 from service.runtime.tls import client_context, make_pair
 from tests.e2e.harness import LiveService
 from tests.e2e.test_no_room import run
@@ -72,9 +72,9 @@ def test_services_and_the_command_line_over_tls(two: list[TlsService], pair: tup
     assert httpx.get(f"{standby.url}/readyz").json()["role"] == "standby"
     assert standby.get(f"/v1/jobs/{job}/explanation")["job_id"] == job
     token = (standby.data_dir / "token").read_text().strip()
-    with Client(standby.url, token, before=asks_for_proof(token), tls=client_context(pair[0])) as client:
-        assert [service["role"] for service in client.services()].count("leader") == 1
-        assert all(service["url"].startswith("https://") for service in client.services())
+    with Client(standby.url, token, proven=True, tls=client_context(pair[0])) as client:
+        assert [service["role"] for service in client.services.list()].count("leader") == 1
+        assert all(service["url"].startswith("https://") for service in client.services.list())
     # Another certificate, or none, and another way of speaking.
     other_cert, _ = make_pair(tmp_path / "other", ["127.0.0.1"], 1)
     code, _, errors = leader.command("q", SOONER_TLS_CA=str(other_cert))
@@ -95,10 +95,10 @@ def test_a_token_goes_neither_to_another_certificate_nor_to_another_folder(
 ) -> None:
     leader, _ = two
     other_cert, _ = make_pair(tmp_path / "other", ["127.0.0.1"], 1)
-    untrusted = Client(leader.url, "x", before=asks_for_proof("x"), tls=client_context(other_cert))
+    untrusted = Client(leader.url, "x", proven=True, tls=client_context(other_cert))
     with untrusted as client, pytest.raises(Unreachable, match="not trusted"):
         client.get("/v1/jobs")
-    trusted = Client(leader.url, "x", before=asks_for_proof("x"), tls=client_context(pair[0]))
+    trusted = Client(leader.url, "x", proven=True, tls=client_context(pair[0]))
     with trusted as client, pytest.raises(NotProven):
         client.get("/v1/jobs")
 
@@ -109,10 +109,10 @@ def test_without_a_file_the_authorities_of_the_system_are_trusted(
     token = (two[0].data_dir / "token").read_text().strip()
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     with Client(two[0].url, token) as client, pytest.raises(Unreachable, match="not trusted"):
-        client.services()
+        client.services.list()
     monkeypatch.setenv("SSL_CERT_FILE", str(pair[0]))
     with Client(two[0].url, token) as client:
-        assert len(client.services()) == 2
+        assert len(client.services.list()) == 2
 
 
 def test_a_plain_request_reaches_no_route(two: list[TlsService]) -> None:

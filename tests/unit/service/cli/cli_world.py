@@ -44,7 +44,7 @@ class CliWorld:
 
     def submit(self, **changes: Any) -> int:
         """A job; its number."""
-        return self.client.submit(PLAIN | changes)[0]["id"]
+        return self.client.jobs.submit_many(PLAIN | changes)[0]["id"]
 
 
 @contextmanager

@@ -20,7 +20,8 @@ from policies.model.cluster import Server
 from policies.model.estimate import EndedJob
 from service.cli import connect, guard, models
 from service.cli.main import app
-from service.client import ApiError, Client
+from service.client import ApiError
+from service.client.jobs import Jobs
 from service.config.settings import Settings
 from service.db.history import ended_jobs
 from service.db.rows import OWN_HISTORY
@@ -306,8 +307,8 @@ def test_the_token_of_this_machine_stays_here(
     """And goes there only after a proof; a token that the user names goes where the user says."""
     given: list[Any] = []
 
-    def client(address: str, secret: str | None, *, before: Any = None, tls: Any = None) -> Any:
-        return nullcontext(given.extend((secret, before is not None)))
+    def client(*, token: str | None, proven: bool, **_: Any) -> Any:
+        return nullcontext(given.extend((token, proven)))
 
     monkeypatch.setattr(connect, "Client", client)
     (tmp_path / "token").write_text("secret\n")
@@ -389,10 +390,10 @@ def test_usage_errors_and_version() -> None:
 
 
 def test_a_stranger_at_the_address_is_no_traceback(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(client: Client, **filters: Any) -> Any:
+    def refuse(noun: Jobs[Any], **filters: Any) -> Any:
         raise ApiError({"status": 502, "title": "HTTP 502 Bad Gateway"})
 
-    monkeypatch.setattr(Client, "jobs", refuse)
+    monkeypatch.setattr(Jobs, "list", refuse)
     result = cli.run("q")
     assert (result.exit_code, result.stderr) == (1, "error: HTTP 502 Bad Gateway\n")
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
@@ -14,7 +15,8 @@ from policies.model.ids import JobId
 from policies.model.reasons import Explanation, Reason
 from service.api.documents import LATEST_S
 from service.cli.forecast import spread
-from service.client import ApiError, Client
+from service.client import ApiError
+from service.client.predictions import Forecasts
 from service.db.tables import JobRow, RequestRow, table
 from service.forecast.forecast import Forecast, JobForecast, Spread
 from service.wire.predictions import ForecastsDocument, JobForecastDocument, PlanDocument, SpreadDocument
@@ -76,8 +78,10 @@ def test_the_queue_shows_the_eta_of_all_from_one_question(cli: CliWorld, monkeyp
         queued(first), JobForecast(JobId(second), None, None, 20, "told", "It is held by a user.")
     )
     asked: list[int] = []
-    forecasts = Client.forecasts
-    monkeypatch.setattr(Client, "forecasts", lambda self, jobs: asked.append(1) or forecasts(self, jobs))
+    forecasts = Forecasts.show
+    monkeypatch.setattr(
+        Forecasts, "show", lambda self, jobs: asked.append(1) or forecasts.__get__(self, Forecasts)(jobs)
+    )
     result = cli.run("q")
     lines = result.stdout.splitlines()
     assert lines[1].split(maxsplit=7)[7] == FINISH_TEXT
@@ -107,9 +111,9 @@ def test_a_forecast_names_jobs_or_means_all(cli: CliWorld) -> None:
     assert [each["job_id"] for each in one["forecasts"]] == [first]
     TypeAdapter(JobForecastDocument).validate_python(one["forecasts"][0])
     both = json.loads(cli.run("forecast", "--json").stdout)
-    assert both["forecasts"] == cli.client.forecasts()["forecasts"]
-    TypeAdapter(ForecastsDocument).validate_python(cli.client.forecasts())
-    assert cli.client.forecast(first) == one["forecasts"][0]
+    assert both["forecasts"] == cli.client.forecasts.show()["forecasts"]
+    TypeAdapter(ForecastsDocument).validate_python(cli.client.forecasts.show())
+    assert cli.client.jobs.forecast(first) == one["forecasts"][0]
 
 
 def test_no_forecast_is_a_failure_with_the_reason(cli: CliWorld) -> None:
@@ -149,7 +153,7 @@ def test_a_dry_run_shows_the_plan_and_submits_nothing(cli: CliWorld) -> None:
     document = json.loads(cli.run(*arguments, "--json", "--", "python", "digits.py").stdout)
     assert document["schema"] == "sooner.plans/1"
     TypeAdapter(PlanDocument).validate_python(document["plans"][0])
-    assert document["plans"] == cli.client.plan(PLAIN | {"gpus": 6})["plans"]
+    assert document["plans"] == cli.client.jobs.plan(PLAIN | {"gpus": 6})["plans"]
     with cli.world.database.reading() as session:
         for rows in (JobRow, RequestRow):
             assert session.connection().execute(table(rows).select()).all() == []
@@ -207,11 +211,11 @@ def test_options_that_exclude_each_other(arguments: tuple[str, ...], cli: CliWor
 
 
 def test_the_queue_is_shown_while_nobody_leads(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody(self: Client, jobs: object) -> object:
+    def nobody(self: Forecasts[Any], jobs: object) -> object:
         raise ApiError({"type": "no-leader", "title": "No service leads", "status": 503, "detail": "Ask again."})
 
     job = cli.submit()
-    monkeypatch.setattr(Client, "forecasts", nobody)
+    monkeypatch.setattr(Forecasts, "show", nobody)
     result = cli.run("q")
     assert (result.exit_code, result.stderr) == (0, "ETA: Ask again.\n")
     assert result.stdout.splitlines()[1].split()[0] == str(job)

@@ -13,7 +13,8 @@ from policies.model.cluster import Server
 from policies.model.ids import JobId
 from policies.model.reasons import Explanation, Reason
 from service.cli import jobs, output
-from service.client import Client, LogChunk
+from service.client import LogChunk
+from service.client.jobs import Jobs
 from service.db.tables import JOBS
 from service.wire.jobs import AcceptedDocument, ExplanationDocument, JobDocument
 from tests.api.client import client_of
@@ -228,7 +229,7 @@ def test_explain_of_one_job_says_why_it_is_predicted_so(cli: CliWorld) -> None:
         "There is no prediction: no cycle has processed the job yet, or no similar job has ended.\n"
     )
     document = json.loads(cli.run("job", "explain", f"{job_id},{other}", "--json").stdout)
-    assert document["predictions"] == [cli.client.prediction(job_id), None]
+    assert document["predictions"] == [cli.client.jobs.prediction(job_id), None]
 
 
 def test_explain_says_why_no_model_moved_a_prediction(cli: CliWorld) -> None:
@@ -286,13 +287,13 @@ def test_following_goes_from_attempt_to_attempt_until_the_job_ends(
         texts[2] += b"!"
         set_job(cli, job_id, state="succeeded", finished_at_s=5.0)
 
-    def logs(client: Client, job: int, attempt: int | None, offset: int, node: int) -> LogChunk:
+    def logs(noun: Jobs[Any], job: int, attempt: int | None, offset: int, node: int) -> LogChunk:
         assert (attempt is not None, node) == (True, 0)
         return LogChunk(texts[attempt][offset:], len(texts[attempt]), 0)
 
     steps = iter([first, second, end])
     monkeypatch.setattr(jobs, "pause", lambda seconds: next(steps)())
-    monkeypatch.setattr(Client, "logs", logs)
+    monkeypatch.setattr(Jobs, "logs", logs)
     result = cli.run("job", "logs", str(job_id), "--follow")
     assert (result.exit_code, result.stdout) == (0, "one more two!")
 
@@ -329,14 +330,14 @@ def test_a_job_that_has_ended_does_not_keep_the_others_from_being_cancelled(cli:
 
 def test_a_job_that_ends_after_all_was_looked_up_is_no_error(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     gone, one = cli.submit(), cli.submit()
-    listed = Client.jobs
+    listed = Jobs.list
 
-    def jobs_then_end(client: Client, **filters: Any) -> Any:
-        found = listed(client, **filters)
+    def jobs_then_end(noun: Jobs[Any], **filters: Any) -> Any:
+        found = listed.__get__(noun, Jobs)(**filters)
         set_job(cli, gone, state="succeeded", finished_at_s=1.0)
         return found
 
-    monkeypatch.setattr(Client, "jobs", jobs_then_end)
+    monkeypatch.setattr(Jobs, "list", jobs_then_end)
     result = cli.run("job", "cancel", "all")
     assert (result.exit_code, result.stdout, result.stderr) == (0, f"job {one}: cancel accepted\n", "")
     set_job(cli, gone, state="queued", finished_at_s=None)

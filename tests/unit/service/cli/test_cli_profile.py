@@ -12,7 +12,8 @@ from sqlalchemy import select
 from policies.model.cluster import Cluster, Server
 from policies.registry import make_policy
 from service.cli import profile
-from service.client import Client, Unreachable
+from service.client import Unreachable
+from service.client.jobs import Jobs
 from service.db.progress import ProgressPoint, record_progress
 from service.db.servers import enroll
 from service.db.tables import HISTORY, JOBS, PROGRESS, THROUGHPUT
@@ -216,8 +217,8 @@ def test_a_run_that_cannot_be_cancelled_is_named(machine: Machine, monkeypatch: 
 
     def leave() -> None:
         if machine.waited_s > 5.0:
-            monkeypatch.setattr(Client, "job", away)
-            monkeypatch.setattr(Client, "cancel", away)
+            monkeypatch.setattr(Jobs, "show", away)
+            monkeypatch.setattr(Jobs, "cancel", away)
 
     machine.on_pause = leave
     result = machine.cli.run(*RUN, *COMMAND)
@@ -339,9 +340,9 @@ def test_ctrl_c_cancels_the_run(machine: Machine, running: bool) -> None:
 def test_a_run_that_is_preempted_is_measured_in_its_next_attempt(machine: Machine) -> None:
     def preempt() -> None:
         if machine.waited_s == 15.0:
-            machine.cli.client.hold(1, preempt=True)
+            machine.cli.client.jobs.hold(1, preempt=True)
         if machine.waited_s == 40.0:
-            machine.cli.client.release(1)
+            machine.cli.client.jobs.release(1)
 
     machine.on_pause = preempt
     result = machine.cli.run(*RUN, "--gpus", "1", "--warm-up", "20", "--json", *COMMAND)
@@ -358,7 +359,7 @@ def test_a_run_that_is_preempted_is_measured_in_its_next_attempt(machine: Machin
 def test_a_run_that_someone_cancels_is_not_measured(machine: Machine) -> None:
     def cancel() -> None:
         if machine.waited_s == 5.0:
-            machine.cli.client.cancel(1)
+            machine.cli.client.jobs.cancel(1)
 
     machine.on_pause = cancel
     result = machine.cli.run(*RUN, "--json", *COMMAND)
@@ -371,5 +372,5 @@ def test_servers_that_are_down_do_not_count(machine: Machine) -> None:
     machine.cli.world.servers = [Server("a", 4), Server("big", 8)]
     enroll(machine.cli.world.database, Cluster("test", tuple(machine.cli.world.servers)))
     machine.cli.world.say_of_servers({"big": (False, True)})
-    size = profile._size(machine.cli.client.cluster(), None, None)
+    size = profile._size(machine.cli.client.cluster.show(), None, None)
     assert (size.gpus, size.gpu_type) == (4, "V100")

@@ -81,7 +81,7 @@ def test_one_job_and_nothing_counted(cli: CliWorld) -> None:
 
 def test_for_programs(cli: CliWorld) -> None:
     document = json.loads(cli.run("shadow", "--json").stdout)
-    assert document == {"schema": "sooner.shadow/1", "shadow": cli.client.shadow()}
+    assert document == {"schema": "sooner.shadow/1", "shadow": cli.client.shadow.show()}
     assert json.loads(cli.run("shadow", "--cycles", "--json").stdout) == document
     assert cli.run("shadow", "--quiet").stdout == "7\n"
     assert cli.run("shadow", "-o", "job,servers,for job").stdout.splitlines() == [

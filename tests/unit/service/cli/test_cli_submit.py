@@ -10,7 +10,7 @@ import pytest
 
 from policies.model.ids import JobId
 from service.cli.submit import LOOK_SINGLY_MAX
-from service.client import Client
+from service.client.jobs import Jobs
 from service.db.tables import JOBS
 from service.wire.jobs import JobDocument
 from tests.unit.service.cli.cli_world import CliWorld, cli_world
@@ -174,8 +174,8 @@ def test_waiting_reflects_the_outcome_and_says_why_it_waits(cli: CliWorld, monke
 def test_many_jobs_are_waited_for_by_the_page(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [cli.submit() for _ in range(LOOK_SINGLY_MAX + 5)]
     asked: list[int] = []
-    show = Client.job
-    monkeypatch.setattr(Client, "job", lambda client, job_id: asked.append(job_id) or show(client, job_id))
+    show = Jobs.show
+    monkeypatch.setattr(Jobs, "show", lambda noun, job_id: asked.append(job_id) or show.__get__(noun, Jobs)(job_id))
 
     def end(seconds: float) -> None:
         for job_id in ids:
@@ -197,9 +197,9 @@ def test_waiting_gives_up_after_its_timeout(cli: CliWorld) -> None:
 
 def test_names_cannot_steer_the_terminal(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     cli.submit()
-    shown: JobDocument = cli.client.job(1)
+    shown: JobDocument = cli.client.jobs.show(1)
     shown["name"] = "a\x1b[31mb\nc"
-    monkeypatch.setattr(Client, "jobs", lambda self, **filters: [shown])
+    monkeypatch.setattr(Jobs, "list", lambda self, **filters: [shown])
     assert "a?[31mb?c" in cli.run("q").stdout
 
 
@@ -281,13 +281,13 @@ def test_durations_and_text_in_a_job_file(cli: CliWorld, tmp_path: Path) -> None
     )
     result = cli.run("job", "submit", str(file), "--json")
     assert result.exit_code == 0, result.stderr
-    spec = cli.client.spec(json.loads(result.stdout)["jobs"][0]["id"])
+    spec = cli.client.jobs.spec(json.loads(result.stdout)["jobs"][0]["id"])
     assert spec["command"] == ["python", "train.py", "--lr", "0.10", "--layers", "007"]
     assert spec["env"] == {"LR": "0.1", "STEPS": "1_000", "PLAIN": "text"}
     assert (spec["walltime_s"], spec["min_run_s"], spec["preemption"]["grace_s"]) == (9000.0, 600.0, 60.0)
     file.write_text('{"jobs": [{"name": "a", "gpus": 1, "command": ["x", 1.50], "env": {"N": 7}, "walltime_s": "2h"}]}')
     [job] = json.loads(cli.run("job", "submit", str(file), "--json").stdout)["jobs"]
-    spec = cli.client.spec(job["id"])
+    spec = cli.client.jobs.spec(job["id"])
     assert (spec["command"], spec["env"], spec["walltime_s"]) == (["x", "1.50"], {"N": "7"}, 7200.0)
     file.write_text("name: a\ngpus: 1\ncommand: [x]\nwalltime_s: soon\n")
     assert "walltime_s: 'soon' is not a duration" in cli.run("job", "submit", str(file)).stderr
@@ -305,7 +305,7 @@ def test_a_job_file_may_name_the_file_of_its_graph(cli: CliWorld, tmp_path: Path
     )
     result = cli.run("job", "submit", str(file), "--json")
     assert result.exit_code == 0, result.stderr
-    one, two = (cli.client.spec(job["id"]) for job in json.loads(result.stdout)["jobs"])
+    one, two = (cli.client.jobs.spec(job["id"]) for job in json.loads(result.stdout)["jobs"])
     assert [stage["parameter_bytes"] for stage in one["graph"]["stages"]] == [16]
     assert two.get("graph") is None
     graph.write_text("{")

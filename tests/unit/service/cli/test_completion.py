@@ -34,7 +34,7 @@ def test_policies_states_and_columns() -> None:
 
 def test_servers_and_jobs_of_the_service(cli: CliWorld) -> None:
     number = cli.submit()
-    servers = [server["name"] for server in cli.client.cluster()["servers"]]
+    servers = [server["name"] for server in cli.client.cluster.show()["servers"]]
     assert offered("cluster drain ") == servers
     assert offered("job cancel ") == [str(number), "last", "all"]
 

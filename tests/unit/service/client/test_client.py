@@ -3,19 +3,19 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-import service.client as module
 from service.api.app import create_app
 from service.api.routers import job_details
-from service.client import ApiError, Client, ClientError, Unreachable
-from service.client import transport as client_transport
-from tests.api.client import AppTransport
-from tests.api.conftest import World, make_world
+from service.client import ApiError, AsyncClient, ClientError, Unreachable, noun
+from service.client import jobs as client_jobs
+from tests.api.conftest import World, app_of, make_world
+from tests.unit.service.client.both import KINDS, Kind, blocking, client_of
 
 BODY: dict[str, Any] = {"name": "digits", "command": ["python", "digits.py"], "gpus": 2}
 
@@ -27,14 +27,21 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.database.close()
 
 
-def client_of(world: World, token: str | None = None) -> Client:
-    return Client(
-        "http://127.0.0.1:8765", token or world.token, transport=AppTransport(create_app(world.dependencies()))
-    )
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Every test runs with both clients."""
+    found: Kind = request.param
+    return found
 
 
-def answering(handler: Any) -> Client:
-    return Client("http://sooner.test", "t", transport=httpx.MockTransport(handler))
+@pytest.fixture
+def client(kind: Kind, world: World) -> Iterator[Any]:
+    with client_of(kind, app_of(world), world.token) as made:
+        yield made
+
+
+def answering(kind: Kind, handler: Any) -> AbstractContextManager[Any]:
+    return blocking(kind("http://sooner.test", "t", transport=httpx.MockTransport(handler)))
 
 
 def test_the_client_needs_httpx_alone() -> None:
@@ -46,133 +53,146 @@ def test_the_client_needs_httpx_alone() -> None:
 
 
 def test_log_headers_are_those_of_the_api() -> None:
-    assert {module.NEXT_OFFSET_HEADER, module.CUT_BYTES_HEADER} <= set(job_details.LOG_HEADERS)
+    assert {client_jobs.NEXT_OFFSET_HEADER, client_jobs.CUT_BYTES_HEADER} <= set(job_details.LOG_HEADERS)
 
 
-def test_one_job_and_many_come_back_in_their_order(world: World) -> None:
-    with client_of(world) as client:
-        assert [job["name"] for job in client.submit(BODY)] == ["digits"]
-        many = client.submit({"jobs": [BODY | {"name": "b"}, BODY | {"name": "a"}]})
-        assert [job["name"] for job in many] == ["b", "a"]
-        assert client.job(many[1]["id"])["name"] == "a"
+def test_one_job_and_many_come_back_in_their_order(world: World, client: Any) -> None:
+    assert client.jobs.submit(BODY)["name"] == "digits"
+    many = client.jobs.submit_many({"jobs": [BODY | {"name": "b"}, BODY | {"name": "a"}]})
+    assert [job["name"] for job in many] == ["b", "a"]
+    assert client.jobs.show(many[1]["id"])["name"] == "a"
 
 
-def test_a_key_makes_a_submission_safe_to_repeat(world: World) -> None:
-    with client_of(world) as client:
-        first = client.submit(BODY, idempotency_key="k1")
-        assert client.submit(BODY, idempotency_key="k1")[0]["id"] == first[0]["id"]
-        assert client.submit(BODY, idempotency_key="k2")[0]["id"] != first[0]["id"]
+def test_a_key_makes_a_submission_safe_to_repeat(world: World, client: Any) -> None:
+    first = client.jobs.submit(BODY, idempotency_key="k1")
+    assert client.jobs.submit(BODY, idempotency_key="k1")["id"] == first["id"]
+    assert client.jobs.submit(BODY, idempotency_key="k2")["id"] != first["id"]
+
+
+@pytest.mark.parametrize("several", [{"jobs": [BODY]}, BODY | {"array": {"count": 2}}])
+def test_one_job_is_never_several(world: World, client: Any, several: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="submit_many"):
+        client.jobs.submit(several)
+    assert client.jobs.list() == []
 
 
 @pytest.mark.parametrize(
     ("limit", "expected"), [(None, [5, 4, 3, 2, 1]), (3, [5, 4, 3]), (4, [5, 4, 3, 2]), (9, [5, 4, 3, 2, 1])]
 )
 def test_lists_follow_pages_up_to_the_limit(
-    world: World, monkeypatch: pytest.MonkeyPatch, limit: int | None, expected: list[int]
+    world: World, client: Any, monkeypatch: pytest.MonkeyPatch, limit: int | None, expected: list[int]
 ) -> None:
-    monkeypatch.setattr(client_transport, "PAGE_SIZE", 2)
-    with client_of(world) as client:
-        client.submit({"jobs": [BODY] * 5})
-        assert [job["id"] for job in client.jobs(limit=limit)] == expected
+    monkeypatch.setattr(noun, "PAGE_SIZE", 2)
+    client.jobs.submit_many({"jobs": [BODY] * 5})
+    assert [job["id"] for job in client.jobs.list(limit=limit)] == expected
 
 
-def test_a_service_with_smaller_pages_is_read_all_the_same(tmp_path: Path) -> None:
+def test_a_service_with_smaller_pages_is_read_all_the_same(kind: Kind, tmp_path: Path) -> None:
     made = make_world(tmp_path, page_size_default=2, page_size_max=3)
-    with client_of(made) as client:
-        client.submit({"jobs": [BODY] * 7})
-        assert [job["id"] for job in client.jobs(limit=6)] == [7, 6, 5, 4, 3, 2]
-        assert len(client.jobs()) == 7
+    with client_of(kind, create_app(made.dependencies()), made.token) as client:
+        client.jobs.submit_many({"jobs": [BODY] * 7})
+        assert [job["id"] for job in client.jobs.list(limit=6)] == [7, 6, 5, 4, 3, 2]
+        assert len(client.jobs.list()) == 7
     made.database.close()
 
 
-def test_filters_narrow_the_list(world: World) -> None:
-    with client_of(world) as client:
-        client.submit({"jobs": [BODY | {"user": "ada"}, BODY | {"user": "ben", "name": "other"}]})
-        assert [job["id"] for job in client.jobs(user="ben")] == [2]
-        assert [job["id"] for job in client.jobs(name="digits", states=["queued"])] == [1]
-        assert client.jobs(states=["failed"]) == []
+def test_filters_narrow_the_list(world: World, client: Any) -> None:
+    client.jobs.submit_many({"jobs": [BODY | {"user": "ada"}, BODY | {"user": "ben", "name": "other"}]})
+    assert [job["id"] for job in client.jobs.list(user="ben")] == [2]
+    assert [job["id"] for job in client.jobs.list(name="digits", states=["queued"])] == [1]
+    assert client.jobs.list(states=["failed"]) == []
 
 
-def test_a_refusal_carries_the_problem_document(world: World) -> None:
-    with client_of(world) as client, pytest.raises(ApiError) as caught:
-        client.submit(BODY | {"gpus": 0, "colour": "red"})
+def test_a_refusal_carries_the_problem_document(world: World, client: Any) -> None:
+    with pytest.raises(ApiError) as caught:
+        client.jobs.submit(BODY | {"gpus": 0, "colour": "red"})
     error = caught.value
     assert (error.status, error.kind) == (422, "invalid-body")
     assert {fault["pointer"] for fault in error.errors} == {"/gpus", "/colour"}
-    with client_of(world) as client, pytest.raises(ApiError, match="no job 9") as missing:
-        client.job(9)
+    with pytest.raises(ApiError, match="no job 9") as missing:
+        client.jobs.show(9)
     assert missing.value.status == 404
 
 
-def test_a_wrong_token_is_a_refusal(world: World) -> None:
-    with client_of(world, "wrong") as client, pytest.raises(ApiError) as caught:
-        client.jobs()
+def test_a_wrong_token_is_a_refusal(kind: Kind, world: World) -> None:
+    with client_of(kind, app_of(world), "wrong") as client, pytest.raises(ApiError) as caught:
+        client.jobs.list()
     assert caught.value.kind == "unauthorized"
 
 
-def test_nobody_listening_is_said_as_such() -> None:
-    with Client("http://127.0.0.1:9", "t") as client, pytest.raises(Unreachable) as caught:
-        client.jobs()
+def test_nobody_listening_is_said_as_such(kind: Kind) -> None:
+    with blocking(kind("http://127.0.0.1:9", "t")) as client, pytest.raises(Unreachable) as caught:
+        client.jobs.list()
     assert str(caught.value) == "cannot reach Sooner at http://127.0.0.1:9 (connection refused)"
 
 
-def test_a_stranger_that_answers_is_no_traceback() -> None:
+@pytest.mark.parametrize("address", ["http://256.1.1.1", "127.0.0.1:8765", "ftp://scheduler", "http://"])
+def test_what_is_no_address_is_refused(kind: Kind, address: str) -> None:
+    with pytest.raises(ClientError, match=f"base_url {address!r} is not an address"):
+        kind(address)
+
+
+def test_a_stranger_that_answers_is_no_traceback(kind: Kind) -> None:
     with (
-        answering(lambda request: httpx.Response(200, text="<html>")) as client,
+        answering(kind, lambda request: httpx.Response(200, text="<html>")) as client,
         pytest.raises(ClientError, match="not JSON"),
     ):
-        client.jobs()
-    with answering(lambda request: httpx.Response(502, text="<html>")) as client, pytest.raises(ApiError) as caught:
-        client.jobs()
+        client.jobs.list()
+    with (
+        answering(kind, lambda request: httpx.Response(502, text="<html>")) as client,
+        pytest.raises(ApiError) as caught,
+    ):
+        client.jobs.list()
     assert (caught.value.status, str(caught.value)) == (502, "HTTP 502 Bad Gateway")
 
 
-def test_names_stay_one_segment_of_the_path() -> None:
+def test_names_stay_one_segment_of_the_path(kind: Kind) -> None:
     seen: list[bytes] = []
 
     def handler(request: httpx.Request) -> httpx.Response:
         seen.append(request.url.raw_path)
         return httpx.Response(202, json={"accepted": "server_drained", "job_id": None, "server": "x"})
 
-    with answering(handler) as client:
-        client.drain("a/b?c d")
+    with answering(kind, handler) as client:
+        client.cluster.drain("a/b?c d")
     assert seen == [b"/v1/cluster/servers/a%2Fb%3Fc%20d/drain"]
 
 
-def test_the_token_never_goes_through_a_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_never_goes_through_a_proxy_of_the_environment(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
-    with Client("http://127.0.0.1:10", "t") as client, pytest.raises(Unreachable) as caught:
-        client.jobs()
+    with blocking(kind("http://127.0.0.1:10", "t")) as client, pytest.raises(Unreachable) as caught:
+        client.jobs.list()
     assert caught.value.url == "http://127.0.0.1:10"
-    assert not client._http._mounts
+    assert not client._noun._connection.http._mounts if kind is AsyncClient else not client._connection.http._mounts
 
 
-def test_actions_say_what_was_accepted(world: World) -> None:
-    with client_of(world) as client:
-        job_id = client.submit(BODY)[0]["id"]
-        said = [client.hold(job_id), client.release(job_id), client.set_priority(job_id, 3), client.cancel(job_id)]
-        assert [each["accepted"] for each in said] == ["hold", "release", "priority", "cancel"]
-        assert client.drain("a")["server"] == "a"
-        assert client.add_server({"name": "d", "gpus": 2})["accepted"] == "server_added"
-        assert client.train() == 1
+def test_actions_say_what_was_accepted(world: World, client: Any) -> None:
+    job_id = client.jobs.submit(BODY)["id"]
+    said = [
+        client.jobs.hold(job_id),
+        client.jobs.release(job_id),
+        client.jobs.set_priority(job_id, 3),
+        client.jobs.cancel(job_id),
+    ]
+    assert [each["accepted"] for each in said] == ["hold", "release", "priority", "cancel"]
+    assert client.cluster.drain("a")["server"] == "a"
+    assert client.cluster.add_server({"name": "d", "gpus": 2})["accepted"] == "server_added"
+    assert client.models.train() == 1
 
 
-def test_logs_are_read_from_an_offset(world: World) -> None:
-    with client_of(world) as client:
-        job_id = client.submit(BODY)[0]["id"]
-        world.logs[job_id, None] = b"first second"
-        chunk = client.logs(job_id)
-        assert (chunk.data, chunk.next_offset) == (b"first second", 12)
-        assert client.logs(job_id, offset=6).data == b"second"
-        assert client.logs(job_id, offset=12).data == b""
+def test_logs_are_read_from_an_offset(world: World, client: Any) -> None:
+    job_id = client.jobs.submit(BODY)["id"]
+    world.logs[job_id, None] = b"first second"
+    chunk = client.jobs.logs(job_id)
+    assert (chunk.data, chunk.next_offset) == (b"first second", 12)
+    assert client.jobs.logs(job_id, offset=6).data == b"second"
+    assert client.jobs.logs(job_id, offset=12).data == b""
 
 
-def test_readiness_is_a_question_without_exceptions(world: World) -> None:
-    with client_of(world) as client:
-        assert client.ready()
-        world.healthy = False
-    with client_of(world) as client:
-        assert not client.ready()
-    with Client("http://127.0.0.1:9") as client:
-        assert not client.ready()
+def test_readiness_is_a_question_without_exceptions(kind: Kind, world: World, client: Any) -> None:
+    assert client.ready()
+    world.healthy = False
+    assert not client.ready()
+    with blocking(kind("http://127.0.0.1:9")) as other:
+        assert not other.ready()

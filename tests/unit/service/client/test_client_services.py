@@ -1,10 +1,12 @@
 """The client and the commands of several services: the list, and a stream that is taken up again where it broke."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -12,11 +14,11 @@ from typer.testing import CliRunner
 
 from service.cli import connect
 from service.cli.main import app
-from service.client import Client
-from service.client.transport import ApiError, Unreachable
+from service.client import ApiError, Client, Unreachable
 from service.db.services import Registered, ServiceNow
 from tests.api.conftest import NOW_S
 from tests.unit.service.cli.cli_world import CliWorld, cli_world
+from tests.unit.service.client.both import KINDS, Kind, blocking, noted_pauses
 
 
 def event(number: int) -> str:
@@ -33,12 +35,11 @@ def event(number: int) -> str:
 
 
 class Script:
-    """Answers one after the other; an exception is raised. Notes what was asked, and how long was paused."""
+    """Answers one after the other; an exception is raised. Notes what was asked."""
 
     def __init__(self, *answers: httpx.Response | Exception) -> None:
         self._answers = list(answers)
         self.since: list[str | None] = []
-        self.pauses: list[float] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         assert request.url.path == "/v1/events"
@@ -48,64 +49,84 @@ class Script:
             raise answer
         return answer
 
-    def client(self) -> Client:
-        return Client("http://sooner.test", "t", transport=httpx.MockTransport(self))
+    def client(self, kind: Kind) -> AbstractContextManager[Any]:
+        return blocking(kind("http://sooner.test", "t", transport=httpx.MockTransport(self)))
 
 
 def said(*parts: str) -> httpx.Response:
     return httpx.Response(200, text="".join(("retry: 2000\n\n", *parts)))
 
 
-def broken(text: str) -> httpx.Response:
-    """A stream whose connection breaks."""
+class Broken(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A body whose connection breaks."""
 
-    def parts() -> Iterator[bytes]:
-        yield text.encode()
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self._text.encode()
         raise httpx.ReadError("gone")
 
-    return httpx.Response(200, content=parts())
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for part in self:
+            yield part
+
+
+def broken(text: str) -> httpx.Response:
+    return httpx.Response(200, stream=Broken(text))
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    found: Kind = request.param
+    return found
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    return noted_pauses(monkeypatch)
 
 
 PROBLEM = {"type": "/docs/problems/x", "title": "No", "detail": ""}
 
 
-def test_a_stream_that_ends_or_breaks_is_taken_up_again() -> None:
+def test_a_stream_that_ends_or_breaks_is_taken_up_again(kind: Kind, pauses: list[float]) -> None:
     busy = httpx.Response(503, json=PROBLEM | {"status": 503})
     script = Script(
         said(event(1), ": alive\n\n", event(2)), broken(event(3)), busy, httpx.ConnectError("refused"), said(event(4))
     )
-    with script.client() as client:
-        stream = client.follow(since="0", pause=script.pauses.append)
+    with script.client(kind) as client:
+        stream = client.follow(since="0")
         found = [next(stream) for _ in range(4)]
     assert [(step.id, step.kind, step.document["number"]) for step in found] == [
         (f"{number}+2", "job", number) for number in (1, 2, 3, 4)
     ]
     assert script.since == ["0", "2+2", "3+2", "3+2", "3+2"]
-    assert len(script.pauses) == 4
+    assert len(pauses) == 4
 
 
-def test_a_stream_without_events_is_taken_up_where_the_service_was() -> None:
+def test_a_stream_without_events_is_taken_up_where_the_service_was(kind: Kind, pauses: list[float]) -> None:
     script = Script(said("id: 5\n: alive\n\n"), broken("retry: 2000\nid: 7\n: alive\n\nid: 8\n"), said(event(9)))
-    with script.client() as client:
-        found = next(client.follow(pause=script.pauses.append))
+    with script.client(kind) as client:
+        found = next(client.follow())
     assert found.id == "9+2"
     assert script.since == [None, "5", "7"]
 
 
-def test_what_is_wrong_from_the_start_is_told() -> None:
+def test_what_is_wrong_from_the_start_is_told(kind: Kind) -> None:
     for status in (401, 404, 422, 429):
-        with Script(httpx.Response(status, json=PROBLEM | {"status": status})).client() as client:
+        with Script(httpx.Response(status, json=PROBLEM | {"status": status})).client(kind) as client:
             with pytest.raises(ApiError) as refusal:
                 next(client.follow())
             assert refusal.value.status == status
-    with Script(httpx.ConnectError("refused")).client() as client, pytest.raises(Unreachable):
+    with Script(httpx.ConnectError("refused")).client(kind) as client, pytest.raises(Unreachable):
         next(client.follow())
 
 
-def test_rights_that_were_lost_end_the_stream() -> None:
+def test_rights_that_were_lost_end_the_stream(kind: Kind, pauses: list[float]) -> None:
     script = Script(said(event(1)), httpx.Response(401, json=PROBLEM | {"status": 401}))
-    with script.client() as client:
-        stream = client.follow(pause=script.pauses.append)
+    with script.client(kind) as client:
+        stream = client.follow()
         next(stream)
         with pytest.raises(ApiError):
             next(stream)
