@@ -15,6 +15,7 @@ from service.api.idempotency import Keys
 from service.api.overview import Overviews, read
 from service.api.peers import Peers
 from service.api.permissions import Owners, Rule, rule_of
+from service.api.rates import Buckets
 from service.api.readiness import Readiness
 from service.api.routers import (
     access,
@@ -87,6 +88,9 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
     app.state.dependencies = dependencies
     app.state.authenticator = Authenticator(
         dependencies.database, dependencies.settings, dependencies.token, dependencies.now_s
+    )
+    app.state.failed_logins = Buckets(
+        dependencies.settings.failed_logins_per_s_max, dependencies.settings.failed_logins_burst_max
     )
     app.state.owners = Owners(dependencies.database)
     app.state.idempotency_keys = Keys(

@@ -1,4 +1,6 @@
-"""The identity behind a token: the local token, or an API key, which is looked up in the database and cached for seconds."""
+"""The identity behind a token: the local token, an API key or a browser's session. The latter two are looked up in the database
+and cached for seconds.
+"""
 
 import hashlib
 import hmac
@@ -13,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from service.config.settings import Settings
 from service.db.access import StoredKey, stored_key, used_key
 from service.db.session import Database
+from service.db.web_sessions import Kind, find_session
 from service.domain.access import LOCAL, Identity
 from service.domain.api_key import key_id, opens
 
@@ -63,10 +66,11 @@ class Authenticator:
         """The identity, if it is known without the database."""
         if self._is_local(token):
             return LOCAL
-        found = self._known.get(_mark(token))
-        if found is None or self._monotonic_s() >= found.until_s or _over(found.expires_at_s, self._now_s()):
-            return None
-        return found.identity
+        return self._cached(_mark(token))
+
+    def known_session(self, token: str) -> Identity | None:
+        """The identity of a session, if it is known without the database."""
+        return self._cached(_session_mark(token))
 
     def was_good(self, token: str) -> bool:
         """Whether the token was valid here before: then it is no guess."""
@@ -87,9 +91,39 @@ class Authenticator:
             with self._lock:
                 self._known.pop(_mark(token), None)
             return None
-        self._remember(token, stored, generation)
+        self._remember(_mark(token), stored.identity, stored.expires_at_s, generation)
         self._used(stored, now_s)
         return stored.identity
+
+    def look_up_session(self, token: str) -> Identity | None:
+        """The identity of a session, by the database; None for one that has ended, and if its key opens nothing. Blocks."""
+        with self._lock:
+            generation = self._generation
+        found = self._stored(Kind.SESSION, token)
+        if found is None:
+            return None
+        identity, expires_at_s = found
+        self._remember(_session_mark(token), identity, expires_at_s, generation)
+        return identity
+
+    def look_up_code(self, token: str) -> Identity | None:
+        """The identity that a code signs in, by the database; None for one that has expired or was used. Blocks."""
+        found = self._stored(Kind.CODE, token)
+        return None if found is None else found[0]
+
+    def _stored(self, kind: Kind, token: str) -> tuple[Identity, float] | None:
+        now_s = self._now_s()
+        with self._database.reading() as session:
+            connection = session.connection()
+            found = find_session(connection, kind, token, now_s)
+            if found is None:
+                return None
+            if found.key_id is None:
+                return None if self._local_token is None else (LOCAL, found.expires_at_s)
+            stored = stored_key(connection, found.key_id)
+        if stored is None or not stored.usable or _over(stored.expires_at_s, now_s):
+            return None
+        return stored.identity, min(found.expires_at_s, stored.expires_at_s or found.expires_at_s)
 
     @property
     def rights(self) -> int:
@@ -102,14 +136,20 @@ class Authenticator:
             self._generation += 1
             self._known = {mark: known._replace(until_s=float("-inf")) for mark, known in self._known.items()}
 
-    def _remember(self, token: str, stored: StoredKey, generation: int) -> None:
+    def _cached(self, mark: bytes) -> Identity | None:
+        found = self._known.get(mark)
+        if found is None or self._monotonic_s() >= found.until_s or _over(found.expires_at_s, self._now_s()):
+            return None
+        return found.identity
+
+    def _remember(self, mark: bytes, identity: Identity, expires_at_s: float | None, generation: int) -> None:
         until_s = self._monotonic_s() + self._cached_s
         with self._lock:
             if generation != self._generation:
                 return
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
-            self._known[_mark(token)] = _Known(stored.identity, stored.expires_at_s, until_s)
+            self._known[mark] = _Known(identity, expires_at_s, until_s)
 
     def _used(self, stored: StoredKey, now_s: float) -> None:
         name = stored.identity.key_id
@@ -129,6 +169,10 @@ class Authenticator:
 
 def _mark(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def _session_mark(token: str) -> bytes:
+    return _mark(f"session {token}")
 
 
 def _over(expires_at_s: float | None, now_s: float) -> bool:

@@ -14,12 +14,14 @@ from sqlalchemy.exc import OperationalError
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.access import REQUEST_ID_HEADER, address_of, is_forwarded, origin_of, remember, request_id
 from service.api.admission import Bound, Caller, Ticket, caller_name, keep_ticket
 from service.api.audited import FORBIDDEN_STATUS, record_refusal
 from service.api.authenticate import Authenticator
+from service.api.browser import check_csrf, session_cookie, sign_in_path, wants_page
 from service.api.deps import ApiDependencies
 from service.api.docs_page import DOCS_PATH
 from service.api.peers import CLIENT_HEADER, Peers, is_from_peer
@@ -36,8 +38,17 @@ logger = logging.getLogger(__name__)
 PROBES = frozenset({"/healthz", "/readyz", PROOF_PATH})
 """Answered whatever else is under way."""
 
-OPEN_PATHS = PROBES | {DOCS_PATH}
+FORM_PATHS = frozenset({"/sign-in", "/sign-out"})
+"""Take a form of a page instead of JSON."""
+
+OPEN_PATHS = PROBES | FORM_PATHS | {DOCS_PATH}
 """Open without a token."""
+
+STATIC_PREFIX = "/static/"
+"""Scripts and styles of the pages: open without a token."""
+
+WITHIN = "sooner.within"
+"""Key of the scope of a read that a page makes in this process, for the caller of the page: it has passed the guard already."""
 
 _OWN_TOKEN = re.compile(r"/v1/attempts/[^/]+/progress")
 """Opened by the token of the attempt, which opens nothing else."""
@@ -56,6 +67,7 @@ REFUSALS_PER_S = 0.1
 REFUSALS_BURST = 100
 """Refused changes of one key that are recorded in the audit log: enough to see an attack."""
 
+_FORM = "application/x-www-form-urlencoded"
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
@@ -78,7 +90,6 @@ class RequestGuard:
         self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.allowed_origins)
         self._body_bytes_max = settings.body_bytes_max
         self._requests = Buckets(settings.requests_per_s_max, settings.requests_burst_max)
-        self._failures = Buckets(settings.failed_logins_per_s_max, settings.failed_logins_burst_max)
         self._refusals = Buckets(REFUSALS_PER_S, REFUSALS_BURST)
         self._requests_per_s_max = settings.requests_per_s_max
 
@@ -87,7 +98,7 @@ class RequestGuard:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
-        if scope["type"] != "http":
+        if scope["type"] != "http" or WITHIN in scope:
             await self._app(scope, receive, send)
             return
         given = request_id(scope)
@@ -105,7 +116,7 @@ class RequestGuard:
                 caller = caller_name(identity)
             await self._admitted(scope, receive, answer, caller, is_peer=peer is not None)
         except Problem as problem:
-            await response(problem, scope["path"])(scope, receive, answer)
+            await _refusal(problem, scope)(scope, receive, answer)
         except OperationalError as error:
             logger.error("database unavailable: %s", error.orig)
             if answer.started:
@@ -158,37 +169,22 @@ class RequestGuard:
         if not all(self._origin_allowed(origin, host) for origin in origins):
             raise Problem(ProblemType.ORIGIN_NOT_ALLOWED)
         if scope["method"] in _METHODS_WITH_BODY:
-            self._check_body(headers)
+            self._check_body(headers, _FORM if scope["path"] in FORM_PATHS else None)
 
     async def _identity(self, scope: Scope) -> Identity:
         """The caller. Raises 401 without a valid token, and 429 above the rate limit."""
-        token = bearer(Headers(scope=scope))
-        if token is None:
-            raise _unauthorized(ProblemType.UNAUTHORIZED.value.advice)
-        authenticator: Authenticator = scope["app"].state.authenticator
-        caller = authenticator.known(token)
-        if caller is None:
-            # Each look-up occupies a thread.
-            with closing(_ticket(scope, _looker(scope, authenticator, token))) as ticket:
-                ticket.take(Bound.REQUESTS)
-                caller = await self._looked_up(authenticator, token, address_of(scope))
+        headers = Headers(scope=scope)
+        session = session_cookie(headers)
+        if session is None:
+            caller = await caller_with(scope, bearer(headers))
+        else:
+            check_csrf(scope["method"], headers, session)
+            caller = await _of_session(scope, session)
         if caller.key_id is not None:
             wait_s = self._requests.take(caller.key_id)
             if wait_s:
                 limit = f"{self._requests_per_s_max:g} requests per second of one key (setting requests_per_s_max)"
                 raise _too_many(f"At most {limit}.", wait_s)
-        return caller
-
-    async def _looked_up(self, authenticator: Authenticator, token: str, address: str) -> Identity:
-        # A key that was valid before is not delayed by wrong tokens from the same address.
-        wait_s = 0.0 if authenticator.was_good(token) else self._failures.wait_s(address)
-        if wait_s:
-            raise _too_many("Too many wrong tokens from this address (setting failed_logins_per_s_max).", wait_s)
-        caller = await run_in_threadpool(authenticator.look_up, token)
-        if caller is None:
-            self._failures.take(address)
-            logger.warning("a wrong token from %s", address)
-            raise _unauthorized("Wrong token: it is neither the local token nor a valid API key.")
         return caller
 
     async def _log_refusal(self, scope: Scope, status: int) -> None:
@@ -210,12 +206,13 @@ class RequestGuard:
         scheme, separator, authority = origin.lower().partition("://")
         return scheme in ("http", "https") and bool(separator) and authority == host
 
-    def _check_body(self, headers: Headers) -> None:
+    def _check_body(self, headers: Headers, form: str | None) -> None:
         length = headers.get("content-length")
         if length is not None and (not length.isdecimal() or int(length[:20]) > self._body_bytes_max):
             raise too_large(self._body_bytes_max)
         has_body = "transfer-encoding" in headers or length not in (None, "0")
-        if has_body and not _is_json(headers.getlist("content-type")):
+        types = headers.getlist("content-type")
+        if has_body and not (_is_json(types) if form is None else types == [form]):
             raise Problem(ProblemType.UNSUPPORTED_MEDIA_TYPE)
 
 
@@ -258,6 +255,54 @@ class _SizeLimited:
             if not self._declared:
                 self._ticket.take(Bound.BODY_BYTES, len(message.get("body", b"")))
         return message
+
+
+async def caller_with(scope: Scope, token: str | None) -> Identity:
+    """The caller with this token. Raises 401 without a valid one, and 429 after too many wrong ones from the address."""
+    if token is None:
+        raise _unauthorized(ProblemType.UNAUTHORIZED.value.advice)
+    authenticator: Authenticator = scope["app"].state.authenticator
+    caller = authenticator.known(token)
+    if caller is not None:
+        return caller
+    # Each look-up occupies a thread.
+    with closing(_ticket(scope, _looker(scope, authenticator, token))) as ticket:
+        ticket.take(Bound.REQUESTS)
+        return await _looked_up(scope["app"].state.failed_logins, authenticator, token, address_of(scope))
+
+
+async def _looked_up(failures: Buckets, authenticator: Authenticator, token: str, address: str) -> Identity:
+    # A key that was valid before is not delayed by wrong tokens from the same address.
+    wait_s = 0.0 if authenticator.was_good(token) else failures.wait_s(address)
+    if wait_s:
+        raise _too_many("Too many wrong tokens from this address (setting failed_logins_per_s_max).", wait_s)
+    caller = await run_in_threadpool(authenticator.look_up, token)
+    if caller is None:
+        failures.take(address)
+        logger.warning("a wrong token from %s", address)
+        raise _unauthorized("Wrong token: it is neither the local token nor a valid API key.")
+    return caller
+
+
+async def _of_session(scope: Scope, session: str) -> Identity:
+    """The caller of a browser. Raises 401 for a session that has ended."""
+    authenticator: Authenticator = scope["app"].state.authenticator
+    caller = authenticator.known_session(session)
+    if caller is None:
+        with closing(_ticket(scope, ("look-up", address_of(scope)))) as ticket:
+            ticket.take(Bound.REQUESTS)
+            caller = await run_in_threadpool(authenticator.look_up_session, session)
+    if caller is None:
+        raise _unauthorized("The session has ended. Sign in again.")
+    return caller
+
+
+def _refusal(problem: Problem, scope: Scope) -> Response:
+    """The problem; for a page without a session the way to the sign-in page."""
+    headers = Headers(scope=scope)
+    if problem.kind is ProblemType.UNAUTHORIZED and wants_page(scope["method"], scope["path"], headers):
+        return RedirectResponse(sign_in_path(scope["path"], scope["query_string"]), 303)
+    return response(problem, scope["path"])
 
 
 def _ticket(scope: Scope, caller: Caller) -> Ticket:
@@ -309,7 +354,7 @@ def _too_many(detail: str, wait_s: float) -> Problem:
 
 
 def _open(path: str) -> bool:
-    return path in OPEN_PATHS or path.startswith(TYPE_PREFIX) or _OWN_TOKEN.fullmatch(path) is not None
+    return path in OPEN_PATHS or path.startswith((TYPE_PREFIX, STATIC_PREFIX)) or _OWN_TOKEN.fullmatch(path) is not None
 
 
 def _host(headers: Headers) -> str:

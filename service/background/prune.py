@@ -1,5 +1,5 @@
-"""Prune the database: old cycles, consumed requests, expired keys, dense progress curves, old forecasts and audit log entries,
-files of ended jobs, and, if ``jobs_kept_s`` is set, the jobs themselves.
+"""Prune the database: old cycles, consumed requests, expired keys and sessions, dense progress curves, old forecasts, old entries
+of the audit log, files of ended jobs, and, if ``jobs_kept_s`` is set, the jobs themselves.
 
 Without that limit jobs, their events, predictions and labels are kept. Models are always kept. Each transaction deletes a limited
 number of rows, so a scheduling cycle waits only for a short time. If pruning is interrupted, the next run continues.
@@ -27,6 +27,7 @@ from service.db.tables import (
     PROGRESS,
     REQUESTS,
     SERVER_EVENTS,
+    WEB_SESSIONS,
 )
 from service.engine.crash_points import CrashPoint, reached
 
@@ -48,6 +49,7 @@ class Pruned:
     cycles: int
     requests: int
     idempotency_keys: int
+    sessions: int
     progress: int
     forecasts: int
     changes: int
@@ -66,10 +68,12 @@ def prune(database: Database, settings: Settings, now_s: float, delete_files: De
     old_forecasts = FORECASTS.c.scored_at_s.is_not(None) & (FORECASTS.c.made_at_s < forecasts_before_s)
     old_changes = AUDIT_LOG.c.at_s < now_s - settings.audit_kept_s
     expired = IDEMPOTENCY_KEYS.c.expires_at_s < now_s
+    ended = WEB_SESSIONS.c.expires_at_s < now_s
     return Pruned(
         cycles=_prune_cycles(database, settings, now_s),
         requests=_delete(database, settings, REQUESTS, REQUESTS.c.id, old_requests),
         idempotency_keys=_delete(database, settings, IDEMPOTENCY_KEYS, IDEMPOTENCY_KEYS.c.key, expired),
+        sessions=_delete(database, settings, WEB_SESSIONS, WEB_SESSIONS.c.token_sha256, ended),
         progress=_prune_progress(database, settings),
         forecasts=_delete(database, settings, FORECASTS, FORECASTS.c.id, old_forecasts),
         changes=_delete(database, settings, AUDIT_LOG, AUDIT_LOG.c.id, old_changes),

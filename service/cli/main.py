@@ -94,6 +94,7 @@ TREE = Group(
             worth="worth",
             notebook="notebook",
             access="whoami audit",
+            dashboard="dashboard",
         ),
         **_GROUPS,
     },

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         NewKeyDocument,
         NewWebhookDocument,
         ProjectDocument,
+        SignInCodeDocument,
         UsageDocument,
         UserDocument,
         WebhookDocument,
@@ -49,6 +50,11 @@ class Keys(Noun[C]):
     def revoke(self, key_id: str) -> Flow[KeyDocument]:
         """Revoke a key."""
         return self._post(f"/v1/keys/{segment(key_id)}/revoke")
+
+    @call
+    def sign_in_code(self) -> Flow[SignInCodeDocument]:
+        """A code that signs a browser in as the caller, once, within a minute."""
+        return self._post("/v1/sign-in-codes")
 
 
 class Users(Noun[C]):

@@ -104,6 +104,11 @@ class Api(Noun[C]):
                 newest = cast("EventDocument", event.document)
                 yield Emit(newest)
 
+    @property
+    def url(self) -> str:
+        """The address of the service, without a slash at its end."""
+        return self._connection.service.address
+
     @call
     def metrics(self) -> Flow[str]:
         """Counters and gauges in Prometheus' text format."""

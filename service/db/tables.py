@@ -528,6 +528,24 @@ class ApiKeyRow(Base, table=True):
     last_used_at_s: float | None = _seconds_or_null()
 
 
+class WebSessionRow(Base, table=True):
+    """One session of a browser, or a code that opens one, by the SHA-256 of its token. ``key_id`` is NULL for the local token."""
+
+    __tablename__ = "web_sessions"
+    __table_args__ = (
+        sa.CheckConstraint("kind IN ('session', 'code')", name="kind"),
+        sa.Index("ix_web_sessions_expires_at_s", "expires_at_s"),
+    )
+
+    token_sha256: str = Field(primary_key=True)
+    kind: str
+    key_id: str | None = Field(
+        default=None, sa_column=sa.Column(sa.String, sa.ForeignKey("api_keys.id"), nullable=True)
+    )
+    created_at_s: float = _seconds()
+    expires_at_s: float = _seconds()
+
+
 class AuditRow(Base, table=True):
     """One audited change: who made it, when, from which address, what it changed and with which outcome.
 
@@ -769,6 +787,7 @@ PROPERTIES = table(PropertyRow)
 USERS = table(UserRow)
 MEMBERSHIPS = table(MembershipRow)
 API_KEYS = table(ApiKeyRow)
+WEB_SESSIONS = table(WebSessionRow)
 AUDIT_LOG = table(AuditRow)
 SERVICES = table(ServiceRow)
 REPORTS = table(AttemptReportRow)

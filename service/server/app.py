@@ -60,6 +60,7 @@ from service.telemetry import log, tracing
 from service.telemetry.http import MeasuredApp
 from service.telemetry.metrics import Metrics
 from service.telemetry.scrape import ScrapeCollector
+from service.web.app import install
 
 logger = logging.getLogger(__name__)
 
@@ -142,6 +143,7 @@ class Service:
         self.leadership = Leadership(self.lead, agent, settings, self._begin_leading)
         self.scheduler = SteadyScheduler()
         self.api = create_app(self._api())
+        install(self.api)
         self.server = http_server(MeasuredApp(self.api, self.metrics), settings)
 
     def begin(self) -> None:

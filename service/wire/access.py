@@ -34,6 +34,14 @@ class NewKeyDocument(KeyDocument):
     ]
 
 
+class SignInCodeDocument(TypedDict):
+    """A code that signs one browser in as the caller, once."""
+
+    code: Annotated[str | None, Field(description="null in the response to a repeated request.")]
+    path: Annotated[str | None, Field(description="The page that takes it, relative to the root of the service.")]
+    expires_at: Time
+
+
 class UserDocument(TypedDict):
     """A user: a person or program with API keys."""
 

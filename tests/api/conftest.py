@@ -59,6 +59,8 @@ from service.forecast.forecast import Forecast, JobForecast, NoForecast
 from service.forecast.forecaster import Planned, PlannedJob
 from service.history.cycles import CycleSnapshot
 from service.shadow.live import JobOpinion, ShadowReport
+from service.web.app import install
+from service.web.reader import SharedDocuments
 from service.wire.cluster import ContainmentKind
 from tests.api.client import client_of
 
@@ -381,6 +383,15 @@ def app_of(world: World, name: str = "the only one") -> FastAPI:
     shared.state.streams = Streams(world.database)
     shared.state.peers = Peers(lambda: peer_secret(world.database), lambda: world.now_s)
     return shared
+
+
+def pages_of(world: World) -> FastAPI:
+    """The shared application with the dashboard, bound to a world."""
+    app = app_of(world, "with pages")
+    if not hasattr(app.state, "templates"):
+        install(app)
+    app.state.shared_documents = SharedDocuments()
+    return app
 
 
 @pytest.fixture

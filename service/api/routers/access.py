@@ -11,9 +11,10 @@ from sqlmodel import Session
 from service.api.access import Caller
 from service.api.access_documents import identity_document, key_document, user_document
 from service.api.authenticate import Authenticator
+from service.api.browser import SIGN_IN
 from service.api.changes import Change, ChangeRequest
 from service.api.deps import Deps
-from service.api.documents import document
+from service.api.documents import document, instant
 from service.api.idempotency import Answer, Effect
 from service.api.paging import INSTANT, SERIAL, TEXT, Page, Paging
 from service.api.permissions import ADMINISTER, OWN_KEYS, READ
@@ -22,6 +23,7 @@ from service.api.routers.common import FilterText, NoBody, Routes, found_or_404
 from service.config.settings import Settings
 from service.db import access, audit
 from service.db.access import KeyGrant
+from service.db.web_sessions import Kind, open_session
 from service.domain.access import Identity, Role
 from service.domain.api_key import NewKey, new_key
 from service.wire.access import (
@@ -31,12 +33,16 @@ from service.wire.access import (
     MembershipDocument,
     NewKeyDocument,
     ProjectDocument,
+    SignInCodeDocument,
     UserDocument,
 )
 from service.wire.base import TEXT_MAX
 from service.wire.bodies import KeyBody, UserBody
 
 routes = Routes("access")
+
+CODE_S = 60.0
+"""Life of a code that signs a browser in."""
 
 KeyPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX, description="The key's id.")]
 UserPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX, pattern=r"^[^\x00-\x1f\x7f]+$")]
@@ -79,6 +85,22 @@ def make_key(dependencies: Deps, change: Change, request: Request, body: KeyBody
         return lambda session: _add_key(session, new_key(), grant, dependencies.now_s())
 
     return _changed(request, change, prepare)
+
+
+@routes.change("POST", "/sign-in-codes", READ, "Create a code that signs a browser in", SignInCodeDocument, status=201)
+def make_sign_in_code(caller: Caller, dependencies: Deps, change: Change, body: NoBody = None) -> Response:
+    """It is valid for a minute and opens one session of the caller. `sooner dashboard` uses it, because a key must not stand in a
+    URL.
+    """
+
+    def effect(session: Session) -> Answer:
+        now_s = dependencies.now_s()
+        expires_at_s = now_s + CODE_S
+        code = open_session(session.connection(), Kind.CODE, caller.key_id, now_s, expires_at_s)
+        kept = SignInCodeDocument(code=None, path=None, expires_at=instant(expires_at_s))
+        return Answer(201, {**kept, "code": code, "path": f"{SIGN_IN}?code={code}"}, kept=kept)
+
+    return change.make(effect)
 
 
 def granted(body: KeyBody, settings: Settings, now_s: float) -> KeyGrant:

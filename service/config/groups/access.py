@@ -27,6 +27,12 @@ class Access(BaseModel):
         300.0,
         "Time for which a valid key is cached. A key revoked through another service stays valid here for that long.",
     )
+    session_s: Seconds = between(
+        DAY_S / 2,
+        60.0,
+        90 * DAY_S,
+        "Time after which a browser must sign in again. It ends with the API key at the latest.",
+    )
     requests_per_s_max: float = between(
         200.0,
         0.1,

@@ -1,0 +1,54 @@
+"""The pages, their scripts and their styles, as routes beside those of the API."""
+
+import os
+from importlib.resources import files
+from typing import Final
+
+from fastapi import FastAPI
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import PathLike, StaticFiles
+from starlette.types import Scope
+
+from service.web.page import Page, endpoint
+from service.web.pages.jobs import job, jobs, queue
+from service.web.pages.overview import overview
+from service.web.reader import SharedDocuments
+from service.web.render import environment
+from service.web.sign_in import sign_in, sign_in_page, sign_out
+
+PAGES: Final = (
+    Page("/", "overview.html", overview, "jobs servers", "Overview", "o"),
+    Page("/queue", "queue.html", queue, "jobs", "Queue", "q"),
+    Page("/jobs", "jobs.html", jobs, "jobs", "Jobs", "j"),
+    Page("/jobs/{job_id:int}", "job.html", job, "job"),
+)
+"""All pages; those with a label in the order of the navigation."""
+
+
+class Static(StaticFiles):
+    """Scripts and styles. A name with a hash never changes; the others are asked for again, and not sent if they are the same."""
+
+    def file_response(
+        self, full_path: PathLike, stat_result: os.stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        """The file, with how long a browser may keep it."""
+        answer = super().file_response(full_path, stat_result, scope, status_code)
+        kept = "public, max-age=31536000, immutable" if "/chunks/" in str(full_path) else "no-cache"
+        answer.headers["Cache-Control"] = kept
+        return answer
+
+
+def install(app: FastAPI) -> None:
+    """Add the pages to the application of the API, behind its request guard."""
+    app.state.templates = environment()
+    app.state.shared_documents = SharedDocuments()
+    navigation = tuple(page for page in PAGES if page.label)
+    for page in PAGES:
+        app.router.routes.append(Route(page.path, endpoint(page, navigation), methods=["GET"]))
+    app.router.routes += [
+        Route("/sign-in", sign_in_page, methods=["GET"]),
+        Route("/sign-in", sign_in, methods=["POST"]),
+        Route("/sign-out", sign_out, methods=["POST"]),
+        Mount("/static", Static(directory=str(files("service.web") / "static"))),
+    ]

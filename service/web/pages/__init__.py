@@ -1,0 +1,1 @@
+"""The views: what each page reads of the API."""

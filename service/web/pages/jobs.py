@@ -1,0 +1,104 @@
+"""The queue, the list of jobs, and the story of one job."""
+
+import asyncio
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from policies.lifecycle import TERMINAL, JobState
+from service.domain.access import Role
+from service.web.page import Asked
+
+PAGE: Final = 50
+"""Rows of a list."""
+
+STATES: Final = tuple(state.value for state in JobState)
+_ENDED: Final = frozenset(state.value for state in TERMINAL)
+
+
+async def queue(asked: Asked) -> dict[str, Any]:
+    """The waiting jobs in the policy's order."""
+    after = asked.query("after")
+    found, parts = await asyncio.gather(
+        asked.read.get("v1/queue/jobs", {"limit": PAGE, "after": after}), asked.read.get("v1/queue")
+    )
+    return {"found": found, "parts": parts, "after": after, "json": "v1/queue/jobs"}
+
+
+async def jobs(asked: Asked) -> dict[str, Any]:
+    """All jobs, newest first, by state, user, project and name."""
+    filters = {name: asked.query(name) for name in ("user", "project", "name")}
+    state = [each for each in asked.request.query_params.getlist("state") if each in STATES]
+    given = {name: value for name, value in (*filters.items(), ("state", state)) if value}
+    after = asked.query("after")
+    number = filters["name"]
+    if number is not None and number.isdecimal() and len(number) <= 9:
+        # A number in the search is a job's.
+        found = await asked.read.get_or(None, f"v1/jobs/{int(number)}")
+        if found is not None:
+            return {"found": {"items": [found], "next": None}, **_listed(filters, state, after, given)}
+    found = await asked.read.get("v1/jobs", {**given, "limit": PAGE, "after": after})
+    return {"found": found, **_listed(filters, state, after, given)}
+
+
+def _listed(filters: dict[str, Any], state: list[str], after: str | None, given: dict[str, Any]) -> dict[str, Any]:
+    query = urlencode(given, doseq=True)
+    return {
+        "filters": filters,
+        "chosen": state,
+        "states": STATES,
+        "after": after,
+        "query": query,
+        "json": f"v1/jobs?{query}" if query else "v1/jobs",
+    }
+
+
+async def job(asked: Asked) -> dict[str, Any]:
+    """One job: its story, what was predicted of it, and what can be done with it."""
+    number = asked.request.path_params["job_id"]
+    path = f"v1/jobs/{number}"
+    found = await asked.read.get(path)
+    ended = found["state"] in _ENDED
+    events, attempts, explanation, prediction, told, placed, reports = await asyncio.gather(
+        asked.read.get(f"{path}/events", {"limit": 200}),
+        asked.read.get(f"{path}/attempts", {"limit": 100}),
+        asked.read.get_or(None, f"{path}/explanation"),
+        asked.read.get_or(None, f"{path}/prediction"),
+        asked.read.get_or({"items": []}, f"{path}/forecasts", {"limit": 100}),
+        asked.read.get_or(None, f"{path}/placement"),
+        asked.read.get_or({"items": []}, f"{path}/progress", {"limit": 200}),
+    )
+    mine = asked.caller.changes(found["user"] or "")
+    return {
+        "job": found,
+        "ended": ended,
+        "events": events["items"],
+        "attempts": attempts["items"],
+        "explanation": explanation,
+        "prediction": prediction,
+        "told": told["items"],
+        "placed": placed,
+        "reports": reports["items"],
+        "chart": _progress_chart(found, prediction, reports["items"]),
+        "mine": mine,
+        "reads_output": asked.caller.reads_output(found["user"] or ""),
+        "may_submit": asked.caller.role.covers(Role.SUBMITTER),
+        "live": f"job:{number}",
+        "json": path,
+    }
+
+
+def _progress_chart(
+    found: dict[str, Any], prediction: dict[str, Any] | None, reports: list[Any]
+) -> dict[str, Any] | None:
+    """Iterations done over time, against the predicted total and its interval."""
+    if len(reports) < 2:
+        return None
+    chart: dict[str, Any] = {
+        "kind": "progress",
+        "at": [report["at"] for report in reports],
+        "iteration": [report["iteration"] for report in reports],
+        "predicted": None,
+    }
+    if prediction is not None and prediction["unit"] == "iterations":
+        chart["predicted"] = [prediction["p10"], prediction["p50"], prediction["p90"]]
+    return chart

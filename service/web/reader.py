@@ -1,0 +1,120 @@
+"""What pages show: documents of the public API, read in this process for the caller of the page.
+
+A page reads what its JSON links lead to. So it shows what the caller may see, and nothing has a second definition. A service that
+does not lead forwards some of these requests to the leader, as it does for other clients.
+"""
+
+import asyncio
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.types import Message
+
+from service.api.access import caller_of
+from service.api.security import WITHIN
+from service.domain.access import Identity
+
+SHARED_S: Final = 1.0
+"""Age up to which a document serves other pages of the same caller: fifty open dashboards cost little more than one."""
+
+SHARED_MAX: Final = 256
+
+Parameters = Mapping[str, str | int | float | Sequence[str] | None]
+
+_Key = tuple[Identity, str]
+
+
+class Unavailable(Exception):
+    """The API answers with a problem. ``status`` and ``detail`` are the problem's."""
+
+    def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
+        self.status = status
+        self.title = str(problem.get("title", "The request failed"))
+        self.detail = str(problem.get("detail", ""))
+        super().__init__(self.detail or self.title)
+
+
+class SharedDocuments:
+    """Documents of the last second. One instance an application; not thread-safe."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[_Key, tuple[float, asyncio.Future[tuple[int, Any]]]] = OrderedDict()
+
+    def get(self, key: _Key) -> asyncio.Future[tuple[int, Any]] | None:
+        """A document, which may still be on its way; None if there is none or it is too old."""
+        made_s, found = self._found.get(key, (float("-inf"), None))
+        return found if time.monotonic() - made_s <= SHARED_S else None
+
+    def put(self, key: _Key, document: asyncio.Future[tuple[int, Any]]) -> None:
+        """Share a document from now on."""
+        self._found[key] = (time.monotonic(), document)
+        self._found.move_to_end(key)
+        while len(self._found) > SHARED_MAX:
+            self._found.popitem(last=False)
+
+
+class Reader:
+    """Reads of one page."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._shared: SharedDocuments = request.app.state.shared_documents
+
+    async def get(self, path: str, parameters: Parameters | None = None) -> Any:
+        """The document at ``path``, such as ``v1/jobs/12``. Raises :class:`Unavailable`."""
+        url = path if parameters is None else f"{path}?{_query(parameters)}"
+        key = (caller_of(self._request), url)
+        document = self._shared.get(key)
+        if document is None:
+            document = asyncio.ensure_future(self._read(url))
+            self._shared.put(key, document)
+        # A page that is closed must not take the document from the others.
+        status, body = await asyncio.shield(document)
+        if status >= 400:
+            raise Unavailable(status, body)
+        return body
+
+    async def get_or(self, default: Any, path: str, parameters: Parameters | None = None) -> Any:
+        """As :meth:`get`; ``default`` where the API answers with a problem."""
+        try:
+            return await self.get(path, parameters)
+        except Unavailable:
+            return default
+
+    async def _read(self, url: str) -> tuple[int, Any]:
+        path, _, query = url.partition("?")
+        outer = self._request.scope
+        kept = ("type", "asgi", "http_version", "scheme", "server", "client", "app", "state")
+        scope = {name: outer[name] for name in kept if name in outer}
+        scope |= {
+            WITHIN: True,
+            "method": "GET",
+            "path": f"/{path}",
+            "raw_path": f"/{path}".encode(),
+            "query_string": query.encode(),
+            "root_path": "",
+            "headers": [(b"accept", b"application/json"), (b"host", self._request.headers["host"].encode("latin-1"))],
+        }
+        status, body = 500, bytearray()
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            else:
+                body.extend(message.get("body", b""))
+
+        await self._request.app(scope, receive, send)
+        return status, json.loads(body) if body else None
+
+
+def _query(parameters: Parameters) -> str:
+    return urlencode({name: value for name, value in parameters.items() if value is not None}, doseq=True)

@@ -1,0 +1,73 @@
+"""Templates: every value is escaped, and text of users is isolated so that it cannot turn the text around it."""
+
+import math
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from service.domain.duration import words_of
+
+NOTHING: Final = "–"
+"""Shown where there is no value."""
+
+_NOTHING: Final = Markup('<span class="muted">–</span>')
+
+TEXT_SHOWN_MAX: Final = 200
+"""Letters of a name in a table; the title has the whole."""
+
+
+def environment() -> Environment:
+    """The templates of this package. A missing value is an error, not an empty place."""
+    found = Environment(
+        loader=PackageLoader("service.web", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= {
+        "text": text,
+        "when": when,
+        "ago": partial(when, form="ago"),
+        "since": partial(when, form="since"),
+        "duration": duration,
+        "number": number,
+        "percent": percent,
+    }
+    return found
+
+
+def text(value: object, most: int = TEXT_SHOWN_MAX) -> Markup:
+    """Text of a user on one line: control characters visible, its direction isolated, its length limited."""
+    if value is None or value == "":
+        return _NOTHING
+    whole = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(value))
+    if len(whole) <= most:
+        return Markup("<bdi>{}</bdi>").format(whole)
+    return Markup('<bdi title="{}">{}…</bdi>').format(whole[:2000], whole[:most])
+
+
+def when(value: str | None, form: str = "full") -> Markup:
+    """A time of the API. Without scripts it is UTC; scripts show it in the reader's zone."""
+    if value is None:
+        return _NOTHING
+    shown = datetime.fromisoformat(value).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return Markup('<time datetime="{}" data-as="{}">{}</time>').format(value, form, shown)
+
+
+def duration(seconds: float | None) -> str:
+    """As people write it: ``5 d 12 h``."""
+    return NOTHING if seconds is None or not math.isfinite(seconds) else words_of(seconds)
+
+
+def number(value: float | None, digits: int = 0) -> str:
+    """With thousands separated."""
+    return NOTHING if value is None or not math.isfinite(value) else f"{value:,.{digits}f}"
+
+
+def percent(part: float | None, whole: float = 1.0) -> str:
+    """``part`` of ``whole``."""
+    return NOTHING if part is None or not whole else f"{100 * part / whole:.0f}%"
