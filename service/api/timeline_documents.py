@@ -1,12 +1,21 @@
 """Timelines as documents: columns filled row by row, without a model of each bar."""
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
+from policies.model.job import JobSpec
+from policies.model.placement import Placement
 from policies.model.server_reservation import ServerReservation
+from policies.placement.seats import seats
+from service.api.documents import instant
+from service.db.codec import decode
 from service.db.timeline import Run, StoredAttempt, StoredServer, runs
 from service.domain.access import Identity
 from service.wire.timeline import (
+    GpuDocument,
+    GpusDocument,
+    GpuServerDocument,
     TimelineAttemptsDocument,
     TimelineBarsDocument,
     TimelineMergedDocument,
@@ -140,7 +149,7 @@ def server_documents(
             rack=servers[index].server.rack,
             gpus=servers[index].server.gpus,
             gpu_type=servers[index].server.gpu_type,
-            state=cast(Any, servers[index].state),
+            state=servers[index].state,
             reservation=reserved.get(index),
         )
         for index in places
@@ -159,3 +168,56 @@ def reservation_documents(
         for each, servers in found
         if servers
     ]
+
+
+def gpus_document(
+    servers: Sequence[StoredServer],
+    reserved: Mapping[int, int],
+    held: Mapping[int, Mapping[int, GpuDocument]],
+    now_s: float,
+) -> GpusDocument:
+    """All GPUs; ``held`` are those of open attempts, by server and index."""
+    found = []
+    for position, each in enumerate(servers):
+        idle: Literal["free", "unusable"] = "free" if each.state == "up" else "unusable"
+        gpus = {index: _gpu_document(index, idle) for index in range(each.server.gpus)}
+        # An engine may report indices beyond those.
+        gpus |= held.get(position, {})
+        found.append(
+            GpuServerDocument(
+                server=each.server.name,
+                rack=each.server.rack,
+                gpu_type=each.server.gpu_type,
+                state=each.state,
+                reservation=reserved.get(position),
+                gpus=[gpus[index] for index in sorted(gpus)],
+            )
+        )
+    return GpusDocument(at=instant(now_s), servers=found)
+
+
+def held_gpus(
+    attempts: Sequence[StoredAttempt], specs: Mapping[int, JobSpec], caller: Identity
+) -> Mapping[int, Mapping[int, GpuDocument]]:
+    """The GPUs of open attempts as ``caller`` may see them. ``specs``: of the jobs that have stages."""
+    found: dict[int, dict[int, GpuDocument]] = {}
+    for attempt in attempts:
+        known = caller.sees(attempt.project, attempt.user)
+        name, job = (attempt.id, attempt.job_id) if known else (None, None)
+        for server, first_gpu, gpus in runs(attempt.placement, attempt.gpu_ids):
+            of_server = found.setdefault(server, {})
+            for index in range(first_gpu, first_gpu + gpus):
+                of_server[index] = _gpu_document(index, "held", name, job)
+        spec = specs.get(attempt.job_id)
+        if known and spec is not None:
+            placement, gpu_ids = decode(Placement, json.loads(attempt.placement)), json.loads(attempt.gpu_ids)
+            for seat in seats(spec, placement):
+                gpu = found[placement.shares[seat.share].server][gpu_ids[seat.share][seat.gpu]]
+                gpu["stage"], gpu["replica"] = seat.stage, seat.replica
+    return found
+
+
+def _gpu_document(
+    index: int, state: Literal["held", "free", "unusable"], attempt: str | None = None, job: int | None = None
+) -> GpuDocument:
+    return GpuDocument(index=index, state=state, attempt=attempt, job_id=job, stage=None, replica=None)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Text, cast, func, literal, select
+from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Text, cast, func, literal, or_, select
 
 from policies.lifecycle import TERMINAL, AttemptState, Cause, JobState
 from policies.model.ids import AttemptId, JobId
@@ -232,6 +232,23 @@ def planned_spec(connection: Connection, job_id: int) -> JobSpec | None:
     found = connection.execute(text).scalar_one_or_none()
     read = None if found is None else SpecReader(connection).read(found)
     return read if read is not None and read.plan is not None else None
+
+
+def staged_specs(connection: Connection, job_ids: Collection[int]) -> Mapping[int, JobSpec]:
+    """The specs of those of these jobs that have pipeline stages or a training plan. Other specs are not read."""
+    text = cast(func.coalesce(ARRAY_SPECS.c.spec, JOBS.c.spec), Text)
+    statement = (
+        select(JOBS.c.id, text)
+        .select_from(JOBS.outerjoin(ARRAY_SPECS, ARRAY_SPECS.c.id == JOBS.c.array_id))
+        .where(or_(text.like('%"parallelism":{%'), text.like('%"plan":{%')))
+    )
+    reader, known, found = SpecReader(connection), dict[str, JobSpec](), dict[int, JobSpec]()
+    for part in chunks(sorted(job_ids)):
+        for number, document in connection.execute(statement.where(JOBS.c.id.in_(part))):
+            if document not in known:
+                known[document] = reader.read(document)
+            found[number] = known[document]
+    return found
 
 
 def all_admitted(connection: Connection, job_ids: Collection[int]) -> bool:

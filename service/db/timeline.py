@@ -1,4 +1,4 @@
-"""Attempts of the whole cluster by time: those that overlap a period, and those that changed after an earlier answer.
+"""Attempts of the whole cluster: those that overlap a period, those that changed after an earlier answer, and the open ones.
 
 A period is read in the order of (start, id) in two parts: the few attempts that were under way at its begin, and those that were
 opened in it, by an index. Changes are found by the logs, whose numbers become visible in ascending order: a time would miss what
@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, groupby
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Select, Text, cast, func, or_, select, tuple_
 
@@ -79,10 +79,10 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredServer:
-    """A server, present or past. ``state``: up, drained or down."""
+    """A server, present or past, and whether it takes new work."""
 
     server: Server
-    state: str
+    state: Literal["up", "drained", "down"]
 
 
 def mark(connection: Connection) -> Mark:
@@ -119,6 +119,11 @@ def _under_way(connection: Connection, since_s: float, past: Position | None) ->
     parts = (connection.execute(_of(still_open, before)) for still_open in (ended > since_s, ended.is_(None)))
     found = sorted(map(StoredAttempt._make, chain.from_iterable(parts)))
     return found if past is None else [each for each in found if each[:2] > past]
+
+
+def holding(connection: Connection) -> list[StoredAttempt]:
+    """The open attempts, in the order of their start."""
+    return sorted(map(StoredAttempt._make, connection.execute(_of(ATTEMPTS.c.ended_at_s.is_(None)))))
 
 
 def changed(connection: Connection, since: Mark, until_s: float | None, limit: int) -> list[StoredAttempt] | None:
@@ -187,7 +192,7 @@ def reservations_in(connection: Connection, since_s: float, until_s: float) -> S
     """The reservations that overlap a period and were not cancelled, by their start."""
     times = RESERVATIONS.c
     statement = select(times.window).where(
-        times.cancelled_at_s.is_(None), times.ends_at_s > since_s, times.starts_at_s < until_s
+        times.cancelled_at_s.is_(None), times.ends_at_s > since_s, times.starts_at_s <= until_s
     )
     rows = connection.execute(statement.order_by(times.starts_at_s, times.id)).scalars()
     return [decode(ServerReservation, window) for window in rows]

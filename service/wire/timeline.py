@@ -9,6 +9,8 @@ from policies.lifecycle import AttemptState
 from policies.model.reasons import Reason
 from service.wire.times import Time
 
+ServerState = Literal["up", "drained", "down"]
+
 Seconds = Annotated[float, Field(description="Seconds since the Unix epoch.")]
 
 
@@ -19,7 +21,7 @@ class TimelineServerDocument(TypedDict):
     rack: str
     gpus: int
     gpu_type: str
-    state: Literal["up", "drained", "down"]
+    state: ServerState
     reservation: Annotated[int | None, Field(description="Its current reservation.")]
 
 
@@ -126,7 +128,7 @@ class GpuServerDocument(TypedDict):
     server: str
     rack: str
     gpu_type: str
-    state: Literal["up", "drained", "down"]
+    state: ServerState
     reservation: Annotated[int | None, Field(description="Its current reservation.")]
     gpus: list[GpuDocument]
 

@@ -1,4 +1,4 @@
-"""The timeline: which attempts held which GPUs in a period, and what has changed since."""
+"""Which attempts held which GPUs in a period, what has changed since, and which do now."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,15 +21,18 @@ from service.api.timeline_documents import (
     RESOLUTION_S_MIN,
     attempts_document,
     current,
+    gpus_document,
+    held_gpus,
     open_jobs,
     reservation_documents,
     server_documents,
     shown,
 )
 from service.db import timeline
+from service.db.reads import staged_specs
 from service.db.timeline import Mark, Position, StoredAttempt, StoredServer
 from service.wire.base import TEXT_MAX
-from service.wire.timeline import TimelineDocument
+from service.wire.timeline import GpusDocument, TimelineDocument
 
 routes = Routes("cluster")
 
@@ -141,6 +144,21 @@ def show_timeline(
         merged=drawn.merged,
         next=None if last is None else cursor(scope, (*key, last.opened_at_s, last.id)),
     )
+    return Response(to_json(document), media_type="application/json")
+
+
+@routes.read("/gpus", LIST_JOBS, "Show which attempt holds which GPU", response_model=GpusDocument)
+def show_gpus(caller: Caller, dependencies: Deps) -> Response:
+    """Every GPU of every server, with the pipeline stage that it computes. GPUs of jobs that the caller may not see are held by
+    an unnamed attempt.
+    """
+    now_s = dependencies.now_s()
+    with dependencies.reading() as connection:
+        servers = timeline.stored_servers(connection)
+        attempts = timeline.holding(connection)
+        specs = staged_specs(connection, open_jobs(attempts, caller))
+        reserved = current(timeline.reservations_in(connection, now_s, now_s), now_s)
+    document = gpus_document(servers, reserved, held_gpus(attempts, specs, caller), now_s)
     return Response(to_json(document), media_type="application/json")
 
 
