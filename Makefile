@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
-.PHONY: demo test test-engines check fast format lint types imports install install-dev clean
+.PHONY: demo test test-engines check fast format lint types imports docs install install-dev clean
 
 demo: $(RUN_STAMP)
 	$(BIN)/sooner demo
@@ -41,6 +41,10 @@ types: $(DEV_STAMP)
 imports: $(DEV_STAMP)
 	$(BIN)/lint-imports
 
+# The documentation site, which the service serves at /docs/. Installing builds it too.
+docs: $(DEV_STAMP)
+	$(BIN)/python -m docs.site
+
 install: $(RUN_STAMP)
 install-dev: $(DEV_STAMP)
 
@@ -60,7 +64,7 @@ $(DEV_STAMP): $(BIN)/python requirements-dev.lock pyproject.toml
 	touch $@ $(RUN_STAMP)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist service/_site *.egg-info
 
 # The lock is universal (every platform and Python that pyproject.toml admits) and holds no index address.
 UV_FLAGS = --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --quiet

@@ -43,6 +43,7 @@ from service.api.routers import (
 )
 from service.api.routers.common import ProblemDocument
 from service.api.security import RequestGuard
+from service.api.site import site_routes
 from service.api.sse import Streams
 from service.db.identity import peer_secret
 
@@ -109,6 +110,7 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
     # FastAPI builds included routes at their first use: now, so that no client waits for it.
     app.state.query_parameters = _query_parameters(app.openapi())
     app.add_route(DOCS_PATH, docs_page_of(app.openapi()))
+    app.router.routes += site_routes()
     return app
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-DOCS_PATH: Final = "/docs"
+DOCS_PATH: Final = "/api/docs"
 
 _STYLE: Final = """
 body { font: 15px/1.5 sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color-scheme: light dark; }

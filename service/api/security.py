@@ -25,8 +25,9 @@ from service.api.browser import check_csrf, session_cookie, sign_in_path, wants_
 from service.api.deps import ApiDependencies
 from service.api.docs_page import DOCS_PATH
 from service.api.peers import CLIENT_HEADER, Peers, is_from_peer
-from service.api.problems import TYPE_PREFIX, Problem, ProblemType, response, unavailable
+from service.api.problems import Problem, ProblemType, response, unavailable
 from service.api.rates import Buckets
+from service.api.site import SITE_PATH
 from service.config.environment import reached_host
 from service.config.settings import Settings
 from service.domain.access import Identity
@@ -41,8 +42,8 @@ PROBES = frozenset({"/healthz", "/readyz", PROOF_PATH})
 FORM_PATHS = frozenset({"/sign-in", "/sign-out"})
 """Take a form of a page instead of JSON."""
 
-OPEN_PATHS = PROBES | FORM_PATHS | {DOCS_PATH}
-"""Open without a token."""
+OPEN_PATHS = PROBES | FORM_PATHS | {DOCS_PATH, SITE_PATH.rstrip("/")}
+"""Open without a token, as is all below :data:`SITE_PATH`, the pages of problem types among it."""
 
 STATIC_PREFIX = "/static/"
 """Scripts and styles of the pages: open without a token."""
@@ -354,7 +355,7 @@ def _too_many(detail: str, wait_s: float) -> Problem:
 
 
 def _open(path: str) -> bool:
-    return path in OPEN_PATHS or path.startswith((TYPE_PREFIX, STATIC_PREFIX)) or _OWN_TOKEN.fullmatch(path) is not None
+    return path in OPEN_PATHS or path.startswith((SITE_PATH, STATIC_PREFIX)) or _OWN_TOKEN.fullmatch(path) is not None
 
 
 def _host(headers: Headers) -> str:

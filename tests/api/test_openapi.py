@@ -217,7 +217,7 @@ def _run(
 
 def test_the_page_for_browsers_needs_no_token_and_loads_nothing(app: FastAPI) -> None:
     with client_of(app, None) as browser:
-        answer = browser.get("/docs")
+        answer = browser.get("/api/docs")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/html")
     assert "<script" not in answer.text

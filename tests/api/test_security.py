@@ -67,7 +67,8 @@ def test_the_document_lists_every_route_that_there_is(app: FastAPI) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/nothing", "/", "/v1", "/v1/openapi.json", "/docs/", "/redoc", "/healthz/", "/HEALTHZ", "//healthz"]
+    "path",
+    ["/v1/nothing", "/", "/v1", "/v1/openapi.json", "/api/docs/", "/redoc", "/healthz/", "/HEALTHZ", "//healthz"],
 )
 def test_paths_that_no_route_names_are_closed_too(app: FastAPI, path: str) -> None:
     with client_of(app, None) as nobody:

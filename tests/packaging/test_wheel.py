@@ -47,6 +47,15 @@ def test_data_folders_are_inside(wheel: Path, folder: str, inside: str) -> None:
     assert len(found) >= 3
 
 
+def test_it_holds_the_documentation_site_where_the_service_looks_for_it(wheel: Path, environment: Environment) -> None:
+    names = set(_names(wheel))
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert f"service/_site/{page.relative_to(ROOT / 'docs').with_suffix('.html').as_posix()}" in names
+    done = environment.run("python", "-c", "from service.api.site import FOLDER; print(FOLDER / 'index.html')")
+    assert Path(done.stdout.strip()).is_relative_to(environment.site), done.stderr
+    assert Path(done.stdout.strip()).is_file()
+
+
 def test_its_metadata_names_licence_python_and_the_two_xgboosts(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
