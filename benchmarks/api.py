@@ -78,7 +78,7 @@ def main() -> None:
     small = {"name": "small", "user": "u", "command": ["true"], "gpus": 1}
     many = json.dumps({"jobs": [small] * arguments.batch}).encode()
     with serving(arguments.database_url, arguments.ended) as service:
-        _fill(service, arguments.queued)
+        fill_queue(service, arguments.queued)
         passes = _passes(service)
         print(f"{'request':22}{'per s':>9}{'p50 ms':>9}{'p99 ms':>9}{'units each':>12}{'service CPU s':>15}")
         for name, method, path, body, jobs, clients in (
@@ -108,7 +108,7 @@ def _print(name: str, outcome: Outcome, jobs: int, unit_s: float, cpu_s: float) 
     print(f"{name:22}{rate:9.0f}{p50_ms:9.1f}{p99_ms:9.1f}{each:12.4f}{cpu_s:15.1f}  {odd or ''}", flush=True)
 
 
-def _fill(service: Service, queued: int) -> None:
+def fill_queue(service: Service, queued: int) -> None:
     """So many jobs of some thousand programs, and the passes that take them in."""
     connection = http.client.HTTPConnection(service.host, service.port, timeout=600.0)
     headers = {"Authorization": f"Bearer {service.token}", "Content-Type": "application/json"}
@@ -116,7 +116,8 @@ def _fill(service: Service, queued: int) -> None:
     for start in range(0, queued, _FILL):
         numbers = range(start, min(queued, start + _FILL))
         jobs = [
-            {"name": f"program-{number % 3000}", "user": f"u{number % 50}", "command": ["x"], "gpus": 1 + number % 8}
+            {"name": f"program-{number % 3000}", "user": f"u{number % 50}", "project": f"p{number % 7}"}
+            | {"command": ["x"], "gpus": 1 + number % 8}
             for number in numbers
         ]
         connection.request("POST", "/v1/jobs", json.dumps({"jobs": jobs}).encode(), headers)
@@ -213,12 +214,12 @@ def job(layers: int) -> dict[str, Any]:
 
 
 @contextmanager
-def serving(database_url: str, ended: int = 0) -> Iterator[Service]:
+def serving(database_url: str, ended: int = 0, servers: int = 8) -> Iterator[Service]:
     """A service in a folder of its own until the end of the block. So many jobs have ended before it starts."""
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
         cluster = Path(folder) / "cluster.yaml"
-        cluster.write_text("schema: sooner.cluster/1\nname: benchmark\nservers:\n  - {count: 8, gpus: 8}\n")
+        cluster.write_text(f"schema: sooner.cluster/1\nname: benchmark\nservers:\n  - {{count: {servers}, gpus: 8}}\n")
         given = {
             "DATA_DIR": str(data),
             "CLUSTER": str(cluster),

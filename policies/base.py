@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
+from policies.decision.queue_order import QueueSlice, QueueWanted
 from policies.model.decision import Change, Decision
 from policies.model.ids import JobId
 from policies.model.reasons import Explanation
@@ -40,3 +41,21 @@ class Policy(Protocol[State]):
 
     def explain(self, view: ClusterView, state: State, job: JobId) -> Explanation:
         """Why the job is where it is, with numbers. O(running + servers) and a few scans."""
+
+
+class QueuePolicy(Policy[State], Protocol[State]):
+    """A policy that has one order of its waiting jobs."""
+
+    def queue(self, view: ClusterView, state: State, wanted: QueueWanted) -> QueueSlice:
+        """A part of the queue in the order in which the next decision considers its jobs."""
+
+
+def queue_of(policy: Policy[Any], view: ClusterView, state: Any, wanted: QueueWanted) -> QueueSlice:
+    """The same of any policy: one that is no :class:`QueuePolicy` has no job in the order."""
+    order = getattr(policy, "queue", None)
+    if order is None:
+        return QueueSlice(
+            (), 0, tuple(wanted.among or ()), f"Policy {policy.name} does not state the order of its queue."
+        )
+    found: QueueSlice = order(view, state, wanted)
+    return found

@@ -15,6 +15,7 @@ from policies.decision.explanation import explanation
 from policies.decision.guard import update_guard
 from policies.decision.plan import Outcome, Plan
 from policies.decision.preemption import PreemptionContext
+from policies.decision.queue_order import QueueSlice, QueueWanted, queue_slice
 from policies.decision.reservations import release_lost_reservations, reserve_for_overdue, start_reserved_jobs
 from policies.decision.scan import scan_queue_heads, try_job
 from policies.lifecycle import JobState
@@ -133,6 +134,10 @@ class RankedPolicy:
         """Why a job waits that was not tried."""
         return Reason.QUEUE_HEAD_BLOCKED if self.options.queue is Queue.STRICT else Reason.PRIORITY
 
+    def queue_note(self, state: SchedulerState) -> str:
+        """What the order of ranks does not show of how jobs start; empty where it shows everything."""
+        return "No job may pass the first one that cannot start." if self.options.queue is Queue.STRICT else ""
+
     # What the parts of a decision use.
 
     def find(self, pool: FreePool, view: ClusterView, job: JobView) -> Candidate | None:
@@ -239,3 +244,7 @@ class RankedPolicy:
         if reason is None:
             reason = self.waiting_reason(state, job) if record.waiting else Reason.STARTED
         return explanation(self, view, state, record, reason, self.rank(view, record, state).value)
+
+    def queue(self, view: ClusterView, state: SchedulerState, wanted: QueueWanted) -> QueueSlice:
+        """A part of the queue in the order of the next cycle."""
+        return queue_slice(self, view, state, wanted)

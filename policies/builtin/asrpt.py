@@ -177,6 +177,14 @@ class Asrpt(RankedPolicy):
         state.machine.rescale(gpus_before / state.gpus)
         return RankedPolicy.on_resize(self, view, state, gpus_before)
 
+    def queue_note(self, state: SchedulerState) -> str:
+        """While servers are filled, the gang size matters beside the rank; with early releases the virtual completion does."""
+        if self.fills(state):
+            return "Servers are filled: of the first jobs that together fill the cluster, the widest gangs are placed first."
+        if self.options.preemption is Preemption.NEVER and self.options.release is Release.EARLY:
+            return "Jobs that the virtual machine has completed come before all others, whatever the ranks."
+        return RankedPolicy.queue_note(self, state)
+
     def waiting_reason(self, state: SchedulerState, job: JobId) -> Reason:
         """The virtual gate for jobs that the virtual machine has not completed; else as in other policies."""
         if job in state.waiting:

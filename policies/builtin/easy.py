@@ -92,6 +92,10 @@ class Easy(Fifo):
             state.index_end(job_id, _end_s(view.jobs[job_id], view.now_s))
         return False
 
+    def queue_note(self, state: SchedulerState) -> str:
+        """Backfilling."""
+        return "A job after the first one that cannot start may start only if that does not delay the first one."
+
     def index_running(
         self, view: ClusterView, job: JobView, state: SchedulerState, rank_waiting: float = -math.inf
     ) -> bool:

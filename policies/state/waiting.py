@@ -1,5 +1,8 @@
 """The index of waiting jobs."""
 
+import heapq
+from itertools import islice
+
 from sortedcontainers import SortedList
 
 from policies.model.ids import JobId
@@ -54,6 +57,11 @@ class WaitingIndex:
         """Waiting jobs with a better key. O(gang classes x log n)."""
         key = self.keys[job][1]
         return sum(entries.bisect_left(key) for entries in self.classes.values())
+
+    def following(self, past: JobKey | None, limit: int) -> list[JobKey]:
+        """The first ``limit`` keys after ``past`` (None: from the first), in order. O((gang classes + limit) log n)."""
+        parts = [entries.irange(past, None, inclusive=(False, False)) for entries in self.classes.values()]
+        return list(islice(heapq.merge(*parts), limit))
 
     def check(self) -> None:
         """Raise AssertionError unless classes, heads and keys agree. O(n)."""

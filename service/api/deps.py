@@ -14,6 +14,7 @@ from fastapi import Depends, Request
 from sqlalchemy import Connection
 from sqlmodel import Session
 
+from policies.decision.queue_order import QueueSlice, QueueWanted
 from policies.model.cluster import Cluster
 from policies.model.estimate import Unit
 from policies.model.ids import JobId, ServerIndex
@@ -114,6 +115,9 @@ class Leader(Protocol):
 
     def explain(self, job: JobId) -> Explanation | None:
         """None for a job that the loop does not hold (ended, or not admitted yet)."""
+
+    def queue(self, wanted: QueueWanted) -> QueueSlice:
+        """A part of the queue in the order of the policy, between two cycles."""
 
     def snapshot_now(self) -> CycleSnapshot | None:
         """The cluster and its queue; None for more than ``forecast_jobs_max`` unfinished jobs."""

@@ -8,6 +8,7 @@ import base64
 import binascii
 import hashlib
 import json
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Annotated, Any, Final, Generic, TypeVar
@@ -31,11 +32,21 @@ def _printable(text: str) -> str:
     return text
 
 
+def _ordered(number: float) -> float:
+    if math.isnan(number):
+        raise ValueError("is no number")
+    return number
+
+
 # A client can forge a cursor. Each kind bounds its part to what its column can hold and compare with.
 NUMBER: Final = Annotated[int, Field(ge=0, le=ID_MAX)]
 """A number in 32 bits: of jobs, attempts, cycles; and counts."""
 SERIAL: Final = Annotated[int, Field(ge=0, le=2**63 - 1)]
 """A row's number in 64 bits: of events, requests, progress, predictions, audit entries, deliveries."""
+SIGNED: Final = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+"""A number of either sign: of priorities and levels."""
+RANK: Final = Annotated[float, AfterValidator(_ordered)]
+"""A rank, which may be infinite."""
 INSTANT: Final = Annotated[float, Field(allow_inf_nan=False)]
 """Seconds since the Unix epoch."""
 TEXT: Final = Annotated[str, AfterValidator(_printable)]

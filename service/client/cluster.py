@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         ServiceDocument,
     )
     from service.wire.jobs import AcceptedDocument, AcceptedServerDocument
+    from service.wire.queue import QueuedJobDocument
 
 
 class Cluster(Noun[C]):
@@ -80,6 +81,11 @@ class Queue(Noun[C]):
     def show(self) -> Flow[QueueDocument]:
         """The length of the queue and its pauses."""
         return self._get("/v1/queue")
+
+    @call
+    def jobs(self, *, limit: int | None = None) -> Many[QueuedJobDocument]:
+        """The queued jobs in the order of the policy, then those that may not start now; all pages, or at most ``limit``."""
+        return self._pages("/v1/queue/jobs", limit=limit)
 
     @call
     def pause(self, part: Mapping[str, str]) -> Flow[AcceptedDocument]:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Generic, TypeVar
 
-from policies.base import Policy, PolicyState
+from policies.base import Policy, PolicyState, queue_of
+from policies.decision.queue_order import QueueSlice, QueueWanted
 from policies.invariants import Violation, check
 from policies.lifecycle import AttemptState, Cause, JobState
 from policies.model.cluster import Cluster
@@ -210,6 +211,10 @@ class Engine(Generic[State]):
                 numbers=numbers,
             )
         return explanation
+
+    def queue(self, wanted: QueueWanted) -> QueueSlice:
+        """A part of the queue in the policy's order. O(wanted log n)."""
+        return queue_of(self.policy, self._world, self._state, wanted)
 
     def dump(self) -> dict[str, Any]:
         """The policy's state, for a snapshot of the cycle."""

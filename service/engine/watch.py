@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from policies.base import Policy
+from policies.base import Policy, queue_of
+from policies.decision.queue_order import QueueSlice, QueueWanted
 from policies.model.decision import Change, Decision
 from policies.model.ids import JobId
 from policies.model.reasons import Explanation
@@ -52,6 +53,10 @@ class WatchingPolicy:
     def explain(self, view: ClusterView, state: Any, job: JobId) -> Explanation:
         """The inner policy's."""
         return self.inner.explain(view, state, job)
+
+    def queue(self, view: ClusterView, state: Any, wanted: QueueWanted) -> QueueSlice:
+        """The inner policy's."""
+        return queue_of(self.inner, view, state, wanted)
 
     def committed(self, cycle: int) -> None:
         """The newest decision belongs to this cycle, and it is committed."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from policies.decision.queue_order import QueueSlice, QueueWanted
 from policies.model.estimate import PredictionRequest, Unit
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Explanation
@@ -133,6 +134,10 @@ class Leading:
     def explain(self, job: JobId) -> Explanation | None:
         """None for a job that the loop does not hold."""
         return self.loop.read(lambda engine: engine.explain(job) if job in engine.world.jobs else None)
+
+    def queue(self, wanted: QueueWanted) -> QueueSlice:
+        """A part of the queue in the order of the policy."""
+        return self.loop.read(lambda engine: engine.queue(wanted))
 
     def snapshot_now(self) -> CycleSnapshot | None:
         """The cluster and its queue as they are; None if that is too much to copy."""

@@ -16,6 +16,7 @@ from httpx import Client
 from sqlalchemy import insert, select, update
 
 from policies.choose import find
+from policies.decision.queue_order import QueueSlice, QueueWanted
 from policies.model.cluster import Cluster, Server
 from policies.model.estimate import Estimate, Unit
 from policies.model.ids import AttemptId, JobId
@@ -53,6 +54,7 @@ from service.db.services import ServiceNow
 from service.db.session import Database, open_database
 from service.db.store import SqlStore
 from service.db.tables import SERVER_EVENTS, SERVERS
+from service.engine.engine import Engine
 from service.engine.events import ServerEvent, ServerEventKind
 from service.executors.logs import LogChunk
 from service.forecast.forecast import Forecast, JobForecast, NoForecast
@@ -93,6 +95,7 @@ class World:
     usable: dict[str, int] = field(default_factory=dict)
     free: dict[str, int] = field(default_factory=dict)
     held_gpus: int = 0
+    engine: Engine[Any] | None = None
     explanations: dict[JobId, Explanation] = field(default_factory=dict)
     logs: dict[tuple[int, int | None], bytes] = field(default_factory=dict)
     node_logs: dict[int, bytes] = field(default_factory=dict)
@@ -177,6 +180,12 @@ class WorldLeader:
     def explain(self, job: JobId) -> Explanation | None:
         self.world.waits_for_the_loop()
         return self.world.explanations.get(job)
+
+    def queue(self, wanted: QueueWanted) -> QueueSlice:
+        self.world.waits_for_the_loop()
+        if self.world.engine is None:
+            return QueueSlice((), 0, tuple(wanted.among or ()), "")
+        return self.world.engine.queue(wanted)
 
     def cluster(self) -> ClusterNow:
         self.world.waits_for_the_loop()

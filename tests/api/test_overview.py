@@ -175,7 +175,7 @@ def test_a_stale_loop_and_a_pending_migration_ask_for_attention(world: World) ->
     world.healthy, world.migrated = False, False
     world.last_cycle_at_s = NOW_S - 95.0
     assert attention(world) == [
-        ("loop_stale", "The scheduling loop is stale: no cycle has ended for 2 min.", "admin"),
+        ("loop_stale", "The scheduling loop is stale: no cycle has ended for 1 min 35 s.", "admin"),
         ("migration_pending", "The database needs a migration: run `sooner db upgrade`.", "admin"),
     ]
     assert shown(world)["cycle"]["age_s"] == 95.0

@@ -1,21 +1,28 @@
 """What every policy must do. Subclass :class:`PolicyContract` and give it a ``make`` fixture."""
 
-from collections.abc import Callable
-from typing import Any
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from policies import ranked
-from policies.base import Policy
+from policies.base import Policy, queue_of
 from policies.builtin import las
+from policies.builtin.asrpt import Asrpt, AsrptState
+from policies.decision.queue_order import QueuePlace, QueueWanted
 from policies.lifecycle import JobState
 from policies.model.cluster import Cluster
 from policies.model.decision import Change, ChangeKind, Preempt
 from policies.model.ids import JobId, ServerIndex
 from policies.model.job import JobSpec
 from policies.model.reasons import Reason
+from policies.options import Preemption
+from policies.ranked import RankedPolicy
+from policies.state.scheduler_state import SchedulerState
 from service.engine.record import JobRecord
 from service.engine.world import Costs, World
 from tests.scenarios.chance import WAITING_REASONS, Flaky, Watched, crowd
@@ -136,6 +143,61 @@ class PolicyContract:
         assert many <= 2 * few + 10, f"{few} looks at jobs with 1,000 waiting, {many} with 20,000"
 
 
+class RankedPolicyContract(PolicyContract):
+    """A policy of ranks besides has a queue."""
+
+    @FEW
+    @given(SEEDS)
+    def test_the_queue_is_in_the_order_of_ranks(self, make: Make, seed: int) -> None:
+        """All waiting jobs sorted by what they show, with the ranks of a state that was just rebuilt; and any part of it."""
+        chosen, dice = make(), random.Random(seed)
+        story = crowd(seed, chosen)
+        held: list[str] = []
+        for at_s in range(0, 600, 30):
+            story.until(float(at_s))
+            waiting = [name for name, job in story.records.items() if job.waiting]
+            if waiting and dice.random() < 0.3:
+                held.append(dice.choice(waiting))
+                story.hold(held[-1]).until(float(at_s))
+            elif held:
+                story.release(held.pop()).until(float(at_s))
+            places = check_queue(story, chosen)
+            check_parts(story, places, dice)
+
+    @FEW
+    @given(SEEDS)
+    def test_one_gang_at_a_time_the_first_of_the_queue_starts(self, make: Make, seed: int) -> None:
+        """Gangs of the whole cluster; nothing else changes their ranks."""
+        dice = random.Random(seed)
+        story = Story("1x4", make(preemption="never"))
+        for number in range(10):
+            runs_s, priority = float(dice.randrange(1, 60)), dice.choice((0, 0, 1))
+            predicted = dice.choice(("truth", runs_s * 2, None))
+            spec = {"user": f"u{number}", "project": "p", "priority": priority}
+            story.job(f"j{number}", gpus=4, runs_s=runs_s, predicted=predicted, **spec)
+        foretold, started = list[JobId](), list[JobId]()
+        for at_s in range(2_000):
+            first = story.engine.queue(QueueWanted(None, 1)).jobs
+            story.until(float(at_s))
+            if new := [event.job for event in story.log.events[story.log.seen :] if event.target is JobState.STARTING]:
+                started += new
+                foretold += [place.key.job for place in first] or new
+        assert len(started) == 10
+        # Before the first pass the queue is empty.
+        assert foretold[1:] == started[1:]
+
+    def test_a_part_of_the_queue_does_not_scan_the_queue(self, make: Make) -> None:
+        chosen = make()
+        world = _crowded(20_000)
+        state = chosen.rebuild(world)
+        middle = queue_of(chosen, world, state, QueueWanted(None, 10_000)).jobs[-1:]
+        world.jobs = counting = _Counting(world.jobs)
+        past = middle[0].key if middle else None
+        found = queue_of(chosen, world, state, QueueWanted(past, 50)).jobs
+        assert counting.looks == len(found)
+        assert [place.position for place in found] == [10_001 + number for number in range(len(found))]
+
+
 def no_pause_between_refreshes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A grown index may lag behind a rebuilt one by the least time between two refreshes of a rank: make that nothing."""
     for module in (ranked, las):
@@ -179,13 +241,66 @@ class _Counting(dict[JobId, JobRecord]):
     items = __iter__ = values
 
 
-def _accesses(policy: Policy[Any], waiting: int) -> int:
-    """Looks at jobs in one decision after one arrival, with a full cluster and a long queue of many gang sizes."""
+def check_queue(story: Story, chosen: Policy[Any]) -> Sequence[QueuePlace]:
+    """The queue of a story, which holds exactly the waiting jobs but those behind the virtual gate."""
+    world = story.engine.world
+    found = story.engine.queue(QueueWanted(None, 1_000, sorted(world.jobs)))
+    state = chosen.rebuild(world, story.engine.dump())
+    rank = cast(RankedPolicy, chosen).rank
+    expected = []
+    for job in world.jobs.values():
+        if job.waiting and job.reason is not Reason.VIRTUAL_GATE:
+            guarded = state.guard.tier(job.id) == 0
+            level = 0 if guarded else state.project_level(job)
+            by_rank = 0.0 if guarded else rank(world, job, state).value
+            late = not guarded and _unreleased(chosen, state, job.id)
+            expected.append((not guarded, -job.priority, level, late, by_rank, job.submitted_at_s, job.id))
+    expected.sort()
+    assert [place.key.job for place in found.jobs] == [entry[-1] for entry in expected], f"at {world.now_s} s"
+    assert [place.position for place in found.jobs] == list(range(1, len(expected) + 1))
+    shown = [math.inf if place.rank is None else place.rank for place in found.jobs]
+    assert shown == pytest.approx([rank(world, world.jobs[entry[-1]], state).value for entry in expected])
+    assert found.ordered == len(expected)
+    assert set(found.others) == world.jobs.keys() - {entry[-1] for entry in expected}
+    return found.jobs
+
+
+def _unreleased(chosen: Policy[Any], state: SchedulerState, job: JobId) -> bool:
+    """Whether released jobs come before this one: it may start early, before its virtual completion."""
+    if not isinstance(state, AsrptState) or cast(Asrpt, chosen).options.preemption is not Preemption.NEVER:
+        return False
+    return job not in state.released_at_s
+
+
+def check_parts(story: Story, places: Sequence[QueuePlace], dice: random.Random) -> None:
+    """Pages are parts of the whole, and some jobs keep their positions among all."""
+    limit, past, walked = dice.randrange(1, 5), None, list[QueuePlace]()
+    while page := story.engine.queue(QueueWanted(past, limit)).jobs:
+        assert len(page) <= limit
+        walked += page
+        past = page[-1].key
+    assert walked == list(places)
+    some = [place for place in places if dice.random() < 0.5]
+    ids = [place.key.job for place in some]
+    assert story.engine.queue(QueueWanted(None, 1_000, ids)).jobs == tuple(some)
+    assert story.engine.queue(QueueWanted(None, 1, ids)).jobs == tuple(some[:1])
+    for number, place in enumerate(some):
+        assert story.engine.queue(QueueWanted(place.key, 1_000, ids)).jobs == tuple(some[number + 1 :])
+
+
+def _crowded(waiting: int) -> World:
+    """A long queue of many gang sizes."""
     world = World(Cluster("c", servers("8x8")), Costs())
     world.now_s = 10_000.0
     for number in range(waiting):
         spec = JobSpec("j", "u", gpus=2 ** (number % 6), priority=0)
         world.add_job(JobRecord(JobId(number + 1), spec, float(number % 977)))
+    return world
+
+
+def _accesses(policy: Policy[Any], waiting: int) -> int:
+    """Looks at jobs in one decision after one arrival, with a full cluster and a long queue of many gang sizes."""
+    world = _crowded(waiting)
     state = policy.rebuild(world)
     policy.decide(world, (), state)  # reasons are said once for all after a rebuild
     newcomer = JobRecord(JobId(waiting + 1), JobSpec("new", "u", gpus=1), world.now_s)

@@ -10,7 +10,7 @@ import pytest
 
 from policies.options import OptionError
 from policies.registry import BUILT_IN, make_policy
-from tests.conformance.policy_suite import Make, PolicyContract, history
+from tests.conformance.policy_suite import Make, RankedPolicyContract, history
 from tests.scenarios.chance import crowd
 from tests.scenarios.dsl import policy
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
-class TestBuiltIn(PolicyContract):
+class TestBuiltIn(RankedPolicyContract):
     @pytest.fixture
     def make(self, name: str) -> Make:
         return functools.partial(policy, name)
@@ -38,7 +38,7 @@ class TestBuiltIn(PolicyContract):
     ],
     ids=lambda options: ",".join(options.values()),
 )
-class TestVariantsOfAsrpt(PolicyContract):
+class TestVariantsOfAsrpt(RankedPolicyContract):
     @pytest.fixture
     def make(self, options: dict[str, str]) -> Make:
         return lambda **more: make_policy("asrpt", {**options, **more})
@@ -46,7 +46,7 @@ class TestVariantsOfAsrpt(PolicyContract):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(BUILT_IN) - {"wcs_duration", "wcs_workload", "swf"}))
-class TestFairShare(PolicyContract):
+class TestFairShare(RankedPolicyContract):
     """With a half-life so short that levels move many times within a story."""
 
     @pytest.fixture

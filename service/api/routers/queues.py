@@ -1,15 +1,17 @@
-"""The queue as a whole: its length and its pauses."""
+"""The queue as a whole: its length, its order and its pauses."""
 
 from fastapi import Response
 from sqlmodel import Session
 
 from service.api.access import Caller
 from service.api.changes import Change
-from service.api.deps import Deps
+from service.api.deps import Deps, ToLeader
 from service.api.idempotency import Answer
 from service.api.limit_documents import concerns
-from service.api.permissions import OPERATE, READ
+from service.api.paging import Paging
+from service.api.permissions import LIST_JOBS, OPERATE, READ
 from service.api.problems import Fault, Problem, ProblemType
+from service.api.queue_page import queue_page
 from service.api.routers.common import Routes
 from service.db.limits import Use, stored_limit, stored_limits, uses
 from service.engine.events import EngineRequest, RequestKind
@@ -17,6 +19,7 @@ from service.engine.limits import QUEUE, LimitOwner, Scope
 from service.wire.bodies import PauseBody, QueuePartBody
 from service.wire.cluster import PauseDocument, QueueDocument
 from service.wire.jobs import AcceptedDocument
+from service.wire.queue import QueueJobsDocument
 
 routes = Routes("queue")
 
@@ -36,6 +39,15 @@ def show_queue(dependencies: Deps, caller: Caller) -> QueueDocument:
             if each.limit.paused and concerns(caller, each.owner)
         ],
     )
+
+
+@routes.read("/queue/jobs", LIST_JOBS, "List the queued jobs in the order of the policy")
+def list_queue(caller: Caller, dependencies: Deps, leader: ToLeader, paging: Paging) -> QueueJobsDocument:
+    """First the jobs in the order in which the next cycle considers them, with their positions among the jobs of all users. Then
+    those that may not start now (held, or waiting for other jobs, a quota or the virtual gate), by submission. A cursor is the
+    place of a job in the order: it stays valid while the queue changes.
+    """
+    return queue_page(dependencies, leader, caller, paging)
 
 
 @routes.change(

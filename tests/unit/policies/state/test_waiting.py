@@ -34,5 +34,11 @@ def test_the_index_agrees_with_a_sorted_list(operations: list[tuple[bool, int, i
         index.check()
         order = sorted(key for _, key in model.values())
         assert [index.jobs_ahead(key.job) for key in order] == list(range(len(order)))
+        assert index.following(None, len(order)) == order
+        for number, key in enumerate(order):
+            assert index.following(key, 2) == order[number + 1 : number + 3]
+        # A key whose job has left the queue still says where to go on.
+        between = JobKey(1, 0, 0, 2.5, 0.0, JobId(0))
+        assert index.following(between, 3) == [key for key in order if key > between][:3]
         assert (len(index), set(index.keys)) == (len(model), set(model))
         assert all(known in index for known in model)
