@@ -22,6 +22,7 @@ _WORDS: Final = {
     "key_id": "key",
     "reservation_id": "reservation",
     "webhook_id": "webhook",
+    "simulation_id": "simulation",
 }
 """Words for the parameters of paths, where they differ from the parameter's name."""
 

@@ -210,7 +210,7 @@ def explanation_sentence(explanation: Explanation) -> str:
     return f"{explanation.sentence} Will preempt {names} at {at}, if nothing changes before."
 
 
-def etag(found: JobDocument) -> str:
+def etag(found: Mapping[str, object]) -> str:
     """A strong validator: equal documents have equal tags, and no other ones (up to SHA-256)."""
     return f'"{hashlib.sha256(json.dumps(found).encode()).hexdigest()[:32]}"'
 

@@ -1,5 +1,5 @@
-"""Prune the database: old cycles, consumed requests, expired keys and sessions, dense progress curves, old forecasts, old entries
-of the audit log, files of ended jobs, and, if ``jobs_kept_s`` is set, the jobs themselves.
+"""Prune the database: old cycles, consumed requests, expired keys and sessions, dense progress curves, old forecasts, what-if
+runs and entries of the audit log, files of ended jobs, and, if ``jobs_kept_s`` is set, the jobs themselves.
 
 Without that limit jobs, their events, predictions and labels are kept. Models are always kept. Each transaction deletes a limited
 number of rows, so a scheduling cycle waits only for a short time. If pruning is interrupted, the next run continues.
@@ -27,8 +27,10 @@ from service.db.tables import (
     PROGRESS,
     REQUESTS,
     SERVER_EVENTS,
+    SIMULATIONS,
     WEB_SESSIONS,
 )
+from service.domain.simulations import KEPT_S as SIMULATIONS_KEPT_S
 from service.engine.crash_points import CrashPoint, reached
 
 DeleteFiles = Callable[[Sequence[JobId]], object]
@@ -58,6 +60,7 @@ class Pruned:
     labels: int
     services: int
     server_events: int
+    simulations: int
 
 
 def prune(database: Database, settings: Settings, now_s: float, delete_files: DeleteFiles | None = None) -> Pruned:
@@ -83,6 +86,9 @@ def prune(database: Database, settings: Settings, now_s: float, delete_files: De
         services=delete_silent(database, settings.cycles_kept_s),
         server_events=_delete(
             database, settings, SERVER_EVENTS, SERVER_EVENTS.c.id, SERVER_EVENTS.c.at_s < cycles_before_s
+        ),
+        simulations=_delete(
+            database, settings, SIMULATIONS, SIMULATIONS.c.id, SIMULATIONS.c.ended_at_s < now_s - SIMULATIONS_KEPT_S
         ),
     )
 

@@ -14,6 +14,7 @@ from service.client.flow import Emit, Flow, Request, Service, Stream
 from service.client.jobs import TERMINAL_STATES, Arrays, Jobs
 from service.client.noun import C, Noun, call, stream
 from service.client.predictions import Forecasts, Models, Predictions, Shadow
+from service.client.simulations import Simulations
 
 if TYPE_CHECKING:
     import ssl
@@ -46,6 +47,7 @@ class Api(Noun[C]):
         self.models = Models(connection)
         self.forecasts = Forecasts(connection)
         self.shadow = Shadow(connection)
+        self.simulations = Simulations(connection)
         self.cycles = Cycles(connection)
         self.usage = Usage(connection)
         self.keys = Keys(connection)

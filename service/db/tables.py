@@ -14,6 +14,7 @@ from sqlmodel import Field, SQLModel
 
 from policies.lifecycle import AttemptState, JobState
 from service.domain.access import Role
+from service.domain.simulations import SimulationState
 from service.engine.limits import Scope
 
 METADATA = sa.MetaData(
@@ -461,6 +462,34 @@ class TrainingRunRow(Base, table=True):
     pid: int | None = None
 
 
+class SimulationRow(Base, table=True):
+    """One what-if run of the service: what was asked (``request``), how far it is, and its ``report``.
+
+    ``starts`` counts how often it was begun. ``done`` and ``total`` are NULL until the run knows how much there is to do.
+    """
+
+    __tablename__ = "simulations"
+    __table_args__ = (
+        _one_of("state", SimulationState),
+        _partial_index("ix_simulations_open", "id", "state IN ('queued', 'running')"),
+        _NUMBERED,
+    )
+
+    id: int | None = _serial()
+    state: str
+    request: Any = _document()
+    user: str | None = None
+    created_at_s: float = _seconds()
+    started_at_s: float | None = _seconds_or_null()
+    ended_at_s: float | None = _seconds_or_null()
+    starts: int
+    done: int | None = Field(default=None, sa_type=sa.BigInteger, nullable=True)
+    total: int | None = Field(default=None, sa_type=sa.BigInteger, nullable=True)
+    eta_s: float | None = _seconds_or_null()
+    error: str | None = None
+    report: Any = _document(nullable=True)
+
+
 class LeaseRow(Base, table=True):
     """The leader lease. ``token`` grows with every new holder and fences off the transactions of earlier holders."""
 
@@ -782,6 +811,7 @@ PROGRESS = table(ProgressRow)
 IDEMPOTENCY_KEYS = table(IdempotencyKeyRow)
 MODELS = table(ModelVersionRow)
 TRAINING_RUNS = table(TrainingRunRow)
+SIMULATIONS = table(SimulationRow)
 LEASES = table(LeaseRow)
 PROPERTIES = table(PropertyRow)
 USERS = table(UserRow)

@@ -129,11 +129,13 @@ def sample(
     policy_dump: dict[str, Any] | None = None,
     options: ForecastOptions | None = None,
     keep_going: Callable[[], bool] = lambda: True,
+    on_future: Callable[[int, int], None] = lambda done, total: None,
 ) -> Futures:
     """Run the snapshot into sampled futures. Raises :class:`NoForecast`.
 
     ``policy_dump`` is the live policy state. ``keep_going`` is called before each instant of each future. Once it returns
-    False, the complete futures are returned if there are at least :data:`SAMPLES_MIN`. O(samples x jobs x log jobs).
+    False, the complete futures are returned if there are at least :data:`SAMPLES_MIN`. ``on_future`` is called with the number
+    of complete futures and of all. O(samples x jobs x log jobs).
     """
     options = options or ForecastOptions()
     if len(snapshot.jobs) > options.jobs_max:
@@ -152,6 +154,7 @@ def sample(
         if future is None:
             break
         futures.append(future)
+        on_future(len(futures), count)
     if len(futures) < min(count, SAMPLES_MIN):
         raise NoForecast(f"The forecast of {len(found)} jobs exceeded its time limit (forecast_timeout_s).")
     return Futures(found, futures)

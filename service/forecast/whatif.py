@@ -3,7 +3,7 @@
 In each future all policies have the same jobs with the same totals, so that differences come from the policies.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,13 +51,26 @@ class Outlooks:
 
 
 def outlooks(
-    snapshot: WorldSnapshot, candidates: Sequence[Candidate], options: ForecastOptions | None = None
+    snapshot: WorldSnapshot,
+    candidates: Sequence[Candidate],
+    options: ForecastOptions | None = None,
+    on_future: Callable[[int, int], None] = lambda done, total: None,
 ) -> Outlooks:
-    """Simulate the snapshot under each policy. Raises :class:`NoForecast`. O(policies x samples x jobs log jobs)."""
+    """Simulate the snapshot under each policy. Raises :class:`NoForecast`. O(policies x samples x jobs log jobs).
+
+    ``on_future`` is called with the number of complete futures, of all policies together, and of all.
+    """
     world = replace(snapshot, jobs=tuple(job for job in snapshot.jobs if not job.finished))
     if not world.jobs:
         raise NoForecast("All jobs are finished.")
-    return side_by_side(world, {each.label: sample(world, each.policy, each.dump, options) for each in candidates})
+    found = {}
+    for index, each in enumerate(candidates):
+
+        def note(done: int, total: int, before: int = index) -> None:
+            on_future(before * total + done, len(candidates) * total)
+
+        found[each.label] = sample(world, each.policy, each.dump, options, on_future=note)
+    return side_by_side(world, found)
 
 
 def side_by_side(world: WorldSnapshot, found: Mapping[str, Futures]) -> Outlooks:

@@ -1,4 +1,5 @@
-"""The parts that only a leader runs: the loop of the live stack, training, forecasts, webhooks, shadow records, pruning.
+"""The parts that only a leader runs: the loop of the live stack, training, forecasts, what-if runs, webhooks, shadow records,
+pruning.
 
 They are built when this service becomes the leader and closed when it loses the lead. They are never reused, because another
 leader may have changed the state.
@@ -22,6 +23,7 @@ from service.background.loop import CycleConditions, LoopSettings, SchedulerLoop
 from service.background.model_explanations import Explainer
 from service.background.prune import prune
 from service.background.retrain import Trainer, TrainingUnderWay, UnknownModel
+from service.background.simulations import LOOK_EVERY_S, SimulationRunner
 from service.background.timers import SteadyScheduler
 from service.background.webhooks import WebhookSender
 from service.db.notifications import Listener
@@ -89,6 +91,7 @@ class Leading:
         )
         self._webhooks = WebhookSender(database, settings, now_s, context.lead.holds, self._count_webhook)
         self._explainer = Explainer(database, stack.predictor)
+        self._simulations = SimulationRunner(database, settings, context.lead, now_s, self.snapshot_now)
 
     def start(self) -> None:
         """Run until :meth:`close`."""
@@ -97,6 +100,7 @@ class Leading:
         add(self._prune, "interval", seconds=settings.prune_period_s, id="prune", **ONCE)
         add(self._keep_forecasts, "interval", seconds=settings.forecast_period_s, id="forecasts", **ONCE)
         add(self._webhooks.run, "interval", seconds=settings.webhook_period_s, id="webhooks", **ONCE)
+        add(self._simulations.run_waiting, "interval", seconds=LOOK_EVERY_S, id="simulations", **ONCE)
         add(self.shadowing.save, "interval", seconds=SHADOW_SAVED_S, id="shadow", **ONCE)
         add(self._look_at_health, "interval", seconds=HEALTH_PERIOD_S, id="health", **ONCE)
         self._closing.enter_context(self.stack.health.watching())
@@ -106,6 +110,7 @@ class Leading:
             self.stack.warming.begin(self._work_to_warm, self.loop.nudge)
         self.loop.start()
         self._closing.callback(self.shadowing.save)
+        self._closing.callback(self._simulations.close)
         self._closing.callback(self._scheduler.shutdown, wait=True)
         self._closing.callback(self.loop.close)
         self._scheduler.start()

@@ -196,3 +196,14 @@ def test_readiness_is_a_question_without_exceptions(kind: Kind, world: World, cl
     assert not client.ready()
     with blocking(kind("http://127.0.0.1:9")) as other:
         assert not other.ready()
+
+
+def test_what_if_runs_are_asked_for_read_and_cancelled(world: World, client: Any) -> None:
+    asked = client.simulations.run({"policies": ["current", "srtf"], "servers": "+1"})
+    assert (asked["state"], asked["request"]["servers"]) == ("queued", "+1")
+    assert client.simulations.show(asked["id"]) == asked | {"report": None}
+    assert client.simulations.cancel(asked["id"])["state"] == "cancelled"
+    assert [run["state"] for run in client.simulations.list()] == ["cancelled"]
+    with pytest.raises(ApiError) as refused:
+        client.simulations.cancel(asked["id"])
+    assert refused.value.status == 409
