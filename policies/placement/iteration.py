@@ -5,7 +5,7 @@ contention passes its own shares instead (``Link.share_bytes_s``); nothing else 
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -111,12 +111,87 @@ def seconds(gang: Gang, links: Sequence[Link], counts: Sequence[Sequence[int]], 
         for s, held in enumerate(row):
             if not held:
                 continue
-            busy = gang.compute_s[s] / speed + gang.tensor_bytes[s] / group_bytes_s
-            for q, sent in gang.neighbours[s]:
-                near = row[q] / gang.replicas[q]
-                busy += sent * (near / link.intra_bytes_s + (1.0 - near) / link.share_bytes_s)
+            busy = _busy_s(gang, s, row, link, speed, group_bytes_s)
             worst = max(worst, busy if gang.synchronous else busy + rings[s])
     return gang.fill_ratio * worst + max(rings) if gang.synchronous else worst
+
+
+def _busy_s(gang: Gang, s: int, row: Sequence[int], link: Link, speed: float, group_bytes_s: float) -> float:
+    """What a replica of stage s on one server does in an iteration beside its ring: compute, its tensor group, activations."""
+    busy = gang.compute_s[s] / speed + gang.tensor_bytes[s] / group_bytes_s
+    for q, sent in gang.neighbours[s]:
+        near = row[q] / gang.replicas[q]
+        busy += sent * (near / link.intra_bytes_s + (1.0 - near) / link.share_bytes_s)
+    return busy
+
+
+class StageSeconds(NamedTuple):
+    """What a replica of ``stage`` on the server behind ``link`` does in an iteration. ``activations_s``: by neighbour."""
+
+    link: int
+    stage: int
+    compute_s: float
+    tensor_s: float
+    activations_s: tuple[tuple[int, float], ...]
+
+    @property
+    def busy_s(self) -> float:
+        """All of it, up to rounding."""
+        return self.compute_s + self.tensor_s + sum(seconds for _, seconds in self.activations_s)
+
+
+class IterationParts(NamedTuple):
+    """alpha(x), and what it is made of: the replicas of ``stages`` on each server, and the rings of each stage.
+
+    ``slowest`` is the replica that the others wait for; its parts with ``all_reduce_s`` (the ring of ``ring_stage``) and
+    ``bubble_s`` (the pipeline fills and drains) add up to ``total_s``.
+    """
+
+    total_s: float
+    stages: tuple[StageSeconds, ...]
+    rings_s: tuple[float, ...]
+    slowest: StageSeconds
+    ring_stage: int
+    all_reduce_s: float
+    bubble_s: float
+
+
+def parts(
+    gang: Gang, links: Sequence[Link], counts: Sequence[Sequence[int]], straddling: bool = False
+) -> IterationParts:
+    """The parts of :func:`seconds`: each is what the same formula gives for a gang that does nothing else."""
+    none = (0.0,) * len(gang.replicas)
+    alone: tuple[tuple[tuple[int, float], ...], ...] = ((),) * len(gang.replicas)
+    computing = replace(gang, tensor_bytes=none, neighbours=alone)
+    reducing = replace(gang, compute_s=none, neighbours=alone)
+    silent = replace(gang, compute_s=none, tensor_bytes=none)
+    narrowest = min(link.share_bytes_s for link in links)
+    slowest_speed = min(link.speed for link in links)
+    rings_s = tuple(_ring_s(gang, s, links, counts, straddling) for s in range(len(gang.replicas)))
+    stages = []
+    for position, (link, row) in enumerate(zip(links, counts, strict=True)):
+        speed = slowest_speed if straddling else link.speed
+        group_bytes_s = min(link.intra_bytes_s, narrowest) if straddling else link.intra_bytes_s
+        for s, held in enumerate(row):
+            if held:
+                compute_s, tensor_s = (
+                    _busy_s(part, s, row, link, speed, group_bytes_s) for part in (computing, reducing)
+                )
+                pairs = [
+                    (q, _busy_s(_with_neighbour(silent, s, q, sent), s, row, link, speed, group_bytes_s))
+                    for q, sent in gang.neighbours[s]
+                ]
+                stages.append(StageSeconds(position, s, compute_s, tensor_s, tuple(pairs)))
+    total_s = seconds(gang, links, counts, straddling)
+    slowest = max(stages, key=lambda each: each.busy_s + (0.0 if gang.synchronous else rings_s[each.stage]))
+    ring_stage = rings_s.index(max(rings_s)) if gang.synchronous else slowest.stage
+    bubble_s = (gang.fill_ratio - 1.0) * slowest.busy_s if gang.synchronous else 0.0
+    return IterationParts(total_s, tuple(stages), rings_s, slowest, ring_stage, rings_s[ring_stage], bubble_s)
+
+
+def _with_neighbour(gang: Gang, s: int, q: int, sent: float) -> Gang:
+    """The gang whose stage s has this neighbour alone."""
+    return replace(gang, neighbours=tuple(((q, sent),) if at == s else () for at in range(len(gang.replicas))))
 
 
 def _ring_s(gang: Gang, s: int, links: Sequence[Link], counts: Sequence[Sequence[int]], straddling: bool) -> float:
@@ -157,3 +232,10 @@ def placement_s(gang: Gang, cluster: Cluster, placement: Placement, share_of: Sh
         ]
     counts = [share.replicas for share in placement.shares]
     return seconds(gang, links, counts, straddles(gang, (share.gpus for share in placement.shares), counts))
+
+
+def placement_parts(gang: Gang, cluster: Cluster, placement: Placement) -> IterationParts:
+    """The parts of :func:`placement_s` in the ``reserved`` network; ``link`` is a position in the placement's shares."""
+    links = [link_of(cluster.servers[share.server]) for share in placement.shares]
+    counts = [share.replicas for share in placement.shares]
+    return parts(gang, links, counts, straddles(gang, (share.gpus for share in placement.shares), counts))

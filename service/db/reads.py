@@ -12,7 +12,7 @@ from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Text, cas
 
 from policies.lifecycle import TERMINAL, AttemptState, Cause, JobState
 from policies.model.ids import AttemptId, JobId
-from policies.model.job import JobSpec
+from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement
 from service.db.access import seen
 from service.db.codec import decode
@@ -275,6 +275,19 @@ def attempts(connection: Connection, job_id: int, after_number: int, limit: int)
     of_job = select(ATTEMPTS).where(ATTEMPTS.c.job_id == job_id)
     rows = page(connection, of_job, [ATTEMPTS.c.number], after_number, limit)
     return [(row, decode(Placement, row.placement)) for row in rows]
+
+
+def newest_attempt(connection: Connection, job_id: int) -> tuple[Row[Any], Placement] | None:
+    """A job's newest attempt, which is the open one if any is, with its placement; None before the first."""
+    newest = select(ATTEMPTS).where(ATTEMPTS.c.job_id == job_id).order_by(ATTEMPTS.c.number.desc()).limit(1)
+    row = connection.execute(newest).one_or_none()
+    return None if row is None else (row, decode(Placement, row.placement))
+
+
+def iteration_times(connection: Connection, job_id: int) -> IterationTimes | None:
+    """The constants of a job on this cluster, which correct its model; None where none are known."""
+    found = connection.execute(select(JOBS.c.iteration_times).where(JOBS.c.id == job_id)).scalar_one_or_none()
+    return None if found is None else decode(IterationTimes, found)
 
 
 def open_attempts(connection: Connection, host: str | None = None) -> Mapping[AttemptId, tuple[JobId, AttemptState]]:

@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import Query, Request, Response
 from fastapi.responses import JSONResponse
 
+from policies.model.cluster import Cluster
 from policies.model.estimate import Unit
 from policies.model.ids import JobId
 from predictor.explain import readable
@@ -17,13 +18,16 @@ from service.api.job_bodies import shown_body
 from service.api.paging import NUMBER, SERIAL, Page, Paging
 from service.api.peers import is_from_peer
 from service.api.permissions import READ_JOB, READ_OUTPUT
+from service.api.placement_documents import Placed, nothing_placed, placement_document
 from service.api.prediction_documents import SIMILAR_MAX, prediction_details
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import JobPath, Routes, job_or_404, no_such_job, require_job
 from service.db import reads
 from service.db.prediction_log import newest_prediction, similar_jobs
+from service.db.timeline import stored_servers
 from service.wire.bodies import Id, SpecDocument
 from service.wire.jobs import AttemptDocument, EventDocument, ExplanationDocument, ProgressDocument
+from service.wire.placement import PlacementDocument
 from service.wire.predictions import PredictionDetailsDocument
 
 routes = Routes("jobs")
@@ -72,6 +76,23 @@ def attempts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[Attemp
     if found is None:
         raise no_such_job(job_id)
     return paging.page(scope, rows, lambda pair: (pair[0].number,), lambda pair: attempt_document(*pair, found, names))
+
+
+@routes.read("/jobs/{job_id}/placement", READ_JOB, "Show where a job's stages are, and what limits them", 404)
+def placement(dependencies: Deps, job_id: JobPath) -> PlacementDocument:
+    """Of the open attempt, else of the newest one: stages and replicas on GPUs, bytes of an iteration between them, and its
+    predicted seconds by parts, on the `reserved` network. A job without stages has its servers and GPUs alone.
+    """
+    with dependencies.reading() as connection:
+        spec = reads.spec(connection, job_id)
+        if spec is None:
+            raise no_such_job(job_id)
+        newest = reads.newest_attempt(connection, job_id)
+        if newest is None:
+            return nothing_placed(job_id)
+        times = reads.iteration_times(connection, job_id)
+        servers = tuple(each.server for each in stored_servers(connection))
+    return placement_document(Placed(*newest, spec, times, Cluster("", servers)))
 
 
 @routes.read("/jobs/{job_id}/events", READ_JOB, "List a job's events", 404)
