@@ -10,9 +10,14 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import PathLike, StaticFiles
 from starlette.types import Scope
 
+from service.domain.access import Role
 from service.web.page import Page, endpoint
+from service.web.pages.admin import admin
+from service.web.pages.cluster import cluster, usage
 from service.web.pages.jobs import job, jobs, queue
 from service.web.pages.overview import overview
+from service.web.pages.predictions import predictions
+from service.web.pages.submit import simulation, submit, what_if
 from service.web.reader import SharedDocuments
 from service.web.render import environment
 from service.web.sign_in import sign_in, sign_in_page, sign_out
@@ -21,7 +26,14 @@ PAGES: Final = (
     Page("/", "overview.html", overview, "jobs servers", "Overview", "o"),
     Page("/queue", "queue.html", queue, "jobs", "Queue", "q"),
     Page("/jobs", "jobs.html", jobs, "jobs", "Jobs", "j"),
-    Page("/jobs/{job_id:int}", "job.html", job, "job"),
+    Page("/jobs/{job_id:int}", "job.html", job),
+    Page("/predictions", "predictions.html", predictions, "", "Predictions", "p"),
+    Page("/usage", "usage.html", usage, "", "Usage", "u"),
+    Page("/what-if", "what_if.html", what_if, "", "What if", "w", Role.OPERATOR),
+    Page("/what-if/{number:int}", "simulation.html", simulation),
+    Page("/cluster", "cluster.html", cluster, "servers", "Cluster", "c"),
+    Page("/submit", "submit.html", submit, "", "Submit", "s", Role.SUBMITTER),
+    Page("/admin", "admin.html", admin, "", "Admin", "a"),
 )
 """All pages; those with a label in the order of the navigation."""
 

@@ -1,0 +1,68 @@
+"""How good predictions and forecasts are."""
+
+import asyncio
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from service.web.page import Asked
+
+JOBS: Final = 500
+"""Newest ended jobs behind the tables of errors."""
+
+
+async def predictions(asked: Asked) -> dict[str, Any]:
+    """What predicts, how far off it was by user and program, and whether forecasts hold."""
+    serving, models, accuracy, ended = await asyncio.gather(
+        asked.read.get_or(None, "v1/predictor"),
+        asked.read.get("v1/models", {"limit": 10}),
+        asked.read.get("v1/forecasts/accuracy"),
+        asked.read.get("v1/jobs", {"state": ["succeeded"], "limit": JOBS}),
+    )
+    scored = [job for job in ended["items"] if job["prediction"] and job["prediction"]["log_error"] is not None]
+    return {
+        "serving": serving,
+        "models": models["items"],
+        "accuracy": accuracy,
+        "scored": len(scored),
+        "all": error_of(scored) if scored else None,
+        "users": _by(scored, lambda job: job["user"] or ""),
+        "programs": _by(scored, lambda job: job["name"]),
+        "chart": _points(scored),
+        "json": "v1/predictor",
+    }
+
+
+def error_of(jobs: list[dict[str, Any]]) -> dict[str, Any]:
+    """``factor``: the median of max(predicted / actual, actual / predicted). ``inside``: share within the 80% interval."""
+    found = [job["prediction"] for job in jobs]
+    errors = [abs(each["log_error"]) for each in found]
+    return {
+        "jobs": len(found),
+        "factor": math.exp(statistics.median(errors)),
+        "twice": sum(error <= math.log(2) for error in errors) / len(found),
+        "too_long": sum(each["log_error"] > 0 for each in found) / len(found),
+        "inside": sum(each["p10"] <= each["actual"] <= each["p90"] for each in found) / len(found),
+    }
+
+
+def _by(jobs: Iterable[dict[str, Any]], key: Callable[[dict[str, Any]], str]) -> list[tuple[str, dict[str, Any]]]:
+    groups = defaultdict(list)
+    for job in jobs:
+        groups[key(job)].append(job)
+    found = [(name, error_of(members)) for name, members in groups.items()]
+    return sorted(found, key=lambda group: -group[1]["jobs"])[:20]
+
+
+def _points(jobs: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Predicted against actual totals, of jobs that report iterations."""
+    found = [job["prediction"] for job in jobs if job["prediction"]["unit"] == "iterations"]
+    if len(found) < 2:
+        return None
+    return {
+        "kind": "scatter",
+        "actual": [each["actual"] for each in found],
+        "predicted": [each["p50"] for each in found],
+    }

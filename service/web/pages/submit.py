@@ -1,0 +1,53 @@
+"""Submitting a job, and simulating what if."""
+
+from typing import Any, Final
+
+import yaml
+
+from policies.registry import policy_names
+from service.web.page import Asked
+
+_LEFT_OUT: Final = ("secret_env",)
+
+_EXAMPLE: Final = """\
+name: my-training
+command: [python, train.py]
+gpus: 1
+"""
+
+
+async def submit(asked: Asked) -> dict[str, Any]:
+    """The form; with ``again`` filled with what another job was submitted with."""
+    again = asked.query("again")
+    text = _EXAMPLE
+    if again is not None and again.isdecimal() and len(again) <= 9:
+        spec = await asked.read.get(f"v1/jobs/{int(again)}/spec")
+        given = {name: value for name, value in spec.items() if value not in (None, [], {}) and name not in _LEFT_OUT}
+        text = yaml.safe_dump(given, sort_keys=False, allow_unicode=True, width=100)
+    return {"text": text, "again": again, "json": "v1/openapi.json"}
+
+
+async def what_if(asked: Asked) -> dict[str, Any]:
+    """Simulations of other policies and servers: a form, and those that were made."""
+    after = asked.query("after")
+    found = await asked.read.get("v1/simulations", {"limit": 30, "after": after})
+    return {"found": found, "after": after, "policies": policy_names(), "json": "v1/simulations"}
+
+
+async def simulation(asked: Asked) -> dict[str, Any]:
+    """One simulation: its progress, and then its report."""
+    path = f"v1/simulations/{asked.request.path_params['number']}"
+    found = await asked.read.get(path)
+    report = found["report"]
+    best = (
+        min((run["mean_jct_s"] for run in report.get("runs", ()) if run["mean_jct_s"]), default=None)
+        if report
+        else None
+    )
+    return {
+        "found": found,
+        "report": report,
+        "best": best,
+        "under_way": found["state"] in ("queued", "running"),
+        "json": path,
+    }
