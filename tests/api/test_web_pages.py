@@ -1,0 +1,239 @@
+"""Pages: what they show of the API, to whom, and that no text of a user becomes anything but text."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html.parser import HTMLParser
+from urllib.parse import urljoin
+
+import pytest
+from fastapi import FastAPI
+from httpx import Client
+
+from service.domain.access import Role
+from service.web.app import PAGES
+from service.web.pages.cluster import fragments
+from service.web.pages.predictions import error_of
+from tests.api.client import client_of
+from tests.api.conftest import World, pages_of
+from tests.api.helpers import admit, plain_job
+from tests.api.people import person, submitted
+from tests.api.test_sign_in import HTML, ORIGIN, sign_in
+
+HOSTILE = "<img src=x onerror=alert(1)>\"'&{{ 7*7 }}\N{RIGHT-TO-LEFT OVERRIDE}"
+VOID = {"meta", "link", "input", "img", "br", "hr", "path", "rect", "line", "circle"}
+
+
+class Elements(HTMLParser):
+    """The tags, ids and links of a page. Fails for a tag that is not closed, and for an id that is given twice."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.shown: list[str] = []
+        self.feed(page)
+        assert self.open == []
+        assert len(self.ids) == len(set(self.ids)), sorted(self.ids)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            assert not name.startswith("on"), (tag, name, value)
+            assert name != "style", (tag, value)
+            if name == "id":
+                self.ids.append(value or "")
+            if name in ("href", "src") and value is not None:
+                self.links.append(value)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "p" and self.open[-1] != "p":
+            return
+        assert self.open, f"</{tag}> closes nothing"
+        last = self.open.pop()
+        assert last == tag, f"</{tag}> closes <{last}> at {self.getpos()}"
+
+    def handle_data(self, data: str) -> None:
+        self.shown.append(data)
+
+
+@pytest.fixture
+def app(world: World) -> FastAPI:
+    return pages_of(world)
+
+
+@pytest.fixture
+def jobs(app: FastAPI, world: World) -> list[int]:
+    found = submitted(
+        app,
+        world,
+        plain_job(user="ada", project="vision", name=HOSTILE),
+        plain_job(user="bob", project="secret", name="bobs-job"),
+        plain_job(user="ada", project="vision", name="held", hold=True),
+    )
+    admit(world)
+    return found
+
+
+@contextmanager
+def browser_of(app: FastAPI, key: str) -> Iterator[Client]:
+    with client_of(app, None) as browser:
+        browser.headers.update(HTML)
+        assert sign_in(browser, key).status_code == 303
+        yield browser
+
+
+@pytest.fixture
+def admin(app: FastAPI, world: World) -> Iterator[Client]:
+    with browser_of(app, world.token) as browser:
+        yield browser
+
+
+def addresses(jobs: list[int]) -> list[str]:
+    """Every page that needs nothing else: simulations are tested with their own routes."""
+    plain = [page.path for page in PAGES if "{" not in page.path and page.path != "/what-if"]
+    return [
+        *plain,
+        *(f"/jobs/{job}" for job in jobs),
+        "/jobs?state=queued",
+        f"/submit?again={jobs[0]}",
+        "/usage?group=day",
+    ]
+
+
+def test_every_page_is_whole_and_its_json_answers(admin: Client, jobs: list[int]) -> None:
+    for address in addresses(jobs):
+        answer = admin.get(address)
+        assert answer.status_code in (200, 503 if address == "/queue" else 200), (address, answer.text)
+        elements = Elements(answer.text)
+        assert {"main", "nav", "h1"} <= elements.tags, address
+        document = re.search(r'data-json href="([^"]+)"', answer.text)
+        if answer.status_code == 200:
+            assert document is not None, address
+            path = urljoin(address, document[1].replace("&amp;", "&"))
+            assert admin.get(path).status_code == 200, (address, path)
+
+
+def test_every_link_leads_to_an_answer(admin: Client, jobs: list[int]) -> None:
+    seen = set()
+    for address in addresses(jobs):
+        for link in Elements(admin.get(address).text).links:
+            assert not link.startswith(("/", "http", "javascript")), (
+                "links are relative, so that a proxy may add a path"
+            )
+            path = urljoin(address, link).partition("#")[0]
+            if path in seen or path.startswith(("/static/", "/docs", "/api", "/what-if")):
+                continue
+            seen.add(path)
+            assert admin.get(path).status_code in (200, 503), (address, link)
+    assert f"/jobs/{jobs[0]}" in seen
+
+
+def test_text_of_users_is_shown_as_text(admin: Client, jobs: list[int]) -> None:
+    for address in addresses(jobs):
+        page = admin.get(address).text
+        elements = Elements(page)
+        assert "img" not in elements.tags, address
+        assert "49" not in "".join(elements.shown) or HOSTILE not in page
+        if not address.startswith("/submit"):
+            assert "\N{RIGHT-TO-LEFT OVERRIDE}" not in page, address
+    page = admin.get(f"/jobs/{jobs[0]}").text
+    assert "".join(Elements(page).shown).count("<img src=x onerror=alert(1)>") >= 1
+
+
+def test_a_member_sees_its_projects_alone(app: FastAPI, world: World, jobs: list[int]) -> None:
+    ada = person(world, "ada", Role.SUBMITTER, "vision")
+    with browser_of(app, ada.key) as browser:
+        listed = browser.get("/jobs").text
+        assert "bobs-job" not in listed
+        assert "held" in listed
+        missing = browser.get(f"/jobs/{jobs[1]}")
+        assert missing.status_code == 404
+        assert "There is no job" in missing.text
+        Elements(missing.text)
+
+
+def test_actions_are_offered_to_those_who_may(app: FastAPI, world: World, jobs: list[int]) -> None:
+    viewer = person(world, "eve", Role.VIEWER, "vision")
+    owner = person(world, "ada", Role.SUBMITTER, "vision")
+    with browser_of(app, viewer.key) as browser:
+        assert "data-action" not in browser.get(f"/jobs/{jobs[0]}").text
+        assert 'href="../submit' not in browser.get(f"/jobs/{jobs[0]}").text
+        assert "data-action" not in browser.get("/cluster").text
+        assert "Audit" not in browser.get("/admin").text
+    with browser_of(app, owner.key) as browser:
+        page = browser.get(f"/jobs/{jobs[0]}").text
+        assert f'data-action="POST v1/jobs/{jobs[0]}/cancel"' in page
+        assert f'data-action="POST v1/jobs/{jobs[2]}/release"' in browser.get(f"/jobs/{jobs[2]}").text
+
+
+def test_a_number_in_the_search_finds_the_job(admin: Client, jobs: list[int]) -> None:
+    page = admin.get(f"/jobs?name={jobs[1]}").text
+    assert "bobs-job" in page
+    assert "1 job" in page or f'id="job-{jobs[1]}"' in page
+    assert f'id="job-{jobs[0]}"' not in page
+
+
+def test_a_page_without_a_leader_says_so(admin: Client, jobs: list[int], world: World) -> None:
+    world.leads = False
+    for address in ("/cluster", "/queue"):
+        answer = admin.get(address)
+        assert answer.status_code == 503, address
+        assert 'role="alert"' in answer.text
+        Elements(answer.text)
+    assert admin.get("/").status_code == 200, "the overview says that no service leads"
+
+
+def test_a_bad_filter_is_an_error_that_names_it(admin: Client, jobs: list[int]) -> None:
+    answer = admin.get("/jobs?after=nonsense")
+    assert answer.status_code == 422
+    assert "after" in answer.text
+
+
+def test_pages_share_documents_only_between_the_same_callers(app: FastAPI, world: World, jobs: list[int]) -> None:
+    with browser_of(app, world.token) as browser:
+        assert "bobs-job" in browser.get("/jobs").text
+    ada = person(world, "ada", Role.SUBMITTER, "vision")
+    with browser_of(app, ada.key) as browser:
+        assert "bobs-job" not in browser.get("/jobs").text
+
+
+@pytest.mark.parametrize(
+    ("free", "expected"),
+    [
+        ([4, 4], [(1, 8, 8), (2, 4, 4), (4, 2, 2), (8, 0, 1)]),
+        ([1, 1, 1, 1], [(1, 4, 4), (2, 0, 2), (4, 0, 1), (8, 0, 0)]),
+        ([], []),
+    ],
+)
+def test_room_for_gangs_is_counted_on_single_servers_and_in_all(
+    free: list[int], expected: list[tuple[int, int, int]]
+) -> None:
+    servers = [{"state": "up", "free_gpus": each, "gpus": 8} for each in free]
+    servers += [{"state": "down", "free_gpus": 8, "gpus": 8}] if free else []
+    assert [(each["gpus"], each["on_one"], each["in_all"]) for each in fragments(servers)] == expected
+
+
+def test_errors_of_predictions_by_hand() -> None:
+    def job(predicted: float, actual: float) -> dict[str, object]:
+        from math import log
+
+        inside = {"p10": predicted / 1.5, "p90": predicted * 1.5, "actual": actual}
+        return {"prediction": {**inside, "log_error": log(predicted / actual)}}
+
+    found = error_of([job(100, 100), job(300, 100), job(100, 180)])
+    assert found["jobs"] == 3
+    assert found["factor"] == pytest.approx(1.8)
+    assert found["twice"] == pytest.approx(2 / 3)
+    assert found["inside"] == pytest.approx(1 / 3)
+    assert found["too_long"] == pytest.approx(1 / 3)
+
+
+def test_forms_are_posted_with_their_origin(admin: Client) -> None:
+    """A browser sends the origin "null" with a form of a page whose referrer policy is no-referrer."""
+    assert admin.get("/sign-in").headers["referrer-policy"] == "same-origin"
+    assert admin.post("/sign-out", data={}, headers=ORIGIN).status_code == 303
