@@ -170,7 +170,8 @@ class Service:
             signal.signal(caught, self._end)
         host, port = self.socket.getsockname()[:2]
         print(
-            f"Sooner is listening on {url_of(self.settings.scheme, host, port)} (token in {self.settings.data_dir})",
+            f"Sooner is listening on {url_of(self.settings.scheme, host, port)} (token in {self.settings.data_dir}); "
+            "`sooner dashboard` opens it in a browser",
             file=sys.stderr,
             flush=True,
         )

@@ -89,7 +89,7 @@ class Reader:
     async def _read(self, url: str) -> tuple[int, Any]:
         path, _, query = url.partition("?")
         outer = self._request.scope
-        kept = ("type", "asgi", "http_version", "scheme", "server", "client", "app", "state")
+        kept = ("type", "asgi", "http_version", "scheme", "server", "client", "app", "state", "ticket")
         scope = {name: outer[name] for name in kept if name in outer}
         scope |= {
             WITHIN: True,
