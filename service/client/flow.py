@@ -23,6 +23,9 @@ PAUSE_S: Final = 0.25
 """The longest pause before the first repetition of a request; each further one may be twice as long."""
 PAUSE_S_MAX: Final = 8.0
 
+KEY_HEADER: Final = "Idempotency-Key"
+"""Every change has it, and no read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -90,9 +93,8 @@ def sent(service: Service, request: Request, also: int | None = None) -> Flow[ht
     """The answer; ``also`` is an error status that is returned like a success.
 
     Every request is safe to repeat: reads change nothing, and changes have an idempotency key. It is repeated when the answer was
-    lost, and when the service asks for it (``Retry-After``), for at most ``patience_s`` seconds. A service that refuses
-    connections and has never answered is not waited for. Raises :class:`ApiError` for a refusal, :class:`Unreachable` without an
-    answer.
+    lost, and when the service asks for it (``Retry-After``), for at most ``patience_s`` seconds. A service that has never
+    answered is not waited for. Raises :class:`ApiError` for a refusal, :class:`Unreachable` without an answer.
     """
     left_s, pause_s_max = service.patience_s, PAUSE_S
     while True:
@@ -102,7 +104,7 @@ def sent(service: Service, request: Request, also: int | None = None) -> Flow[ht
             answer: httpx.Response = yield request
         except (httpx.TransportError, httpx.InvalidURL) as error:
             failure: ClientError = unreachable(service.address, error)
-            again = _lost(error, service)
+            again = _lost(request, error, service)
         else:
             service.answered = True
             if answer.is_success or answer.status_code == also:
@@ -122,7 +124,14 @@ _BUSY = frozenset({httpx.codes.CONFLICT, httpx.codes.TOO_MANY_REQUESTS, httpx.co
 """Statuses that ask for a repetition where they come with ``Retry-After``. A conflict: the same request still runs."""
 
 
-def _lost(error: Exception, service: Service) -> bool:
-    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-        return service.answered
+def _lost(request: Request, error: Exception, service: Service) -> bool:
+    """Whether the answer may have been lost on the way, so that another attempt may bring it.
+
+    Of a service that has never answered only that of a change: for a read, it is more useful to say at once what is wrong.
+    """
+    if not service.answered and (isinstance(error, _NOT_SENT) or KEY_HEADER not in request.headers):
+        return False
     return isinstance(error, httpx.NetworkError | httpx.TimeoutException | httpx.RemoteProtocolError)
+
+
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout)

@@ -16,7 +16,7 @@ import httpx
 
 from service.client.connection import AsyncConnection, Connection
 from service.client.errors import ApiError, ClientError
-from service.client.flow import Flow, Many, Request, Stream, sent
+from service.client.flow import KEY_HEADER, Flow, Many, Request, Stream, sent
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -50,7 +50,7 @@ class Noun(Generic[C]):
         query: Mapping[str, Any] | None = None,
     ) -> Flow[Any]:
         """The JSON answer of a change. It has an idempotency key, ``key`` or a new one, so that it can be repeated."""
-        headers = {"Idempotency-Key": key if key is not None else str(uuid.uuid4())}
+        headers = {KEY_HEADER: key if key is not None else str(uuid.uuid4())}
         answer = yield from self._answer(method, path, query, body, headers)
         return self._json(answer)
 
