@@ -8,7 +8,7 @@ from service.client.flow import Flow, Many
 from service.client.noun import C, Noun, call, segment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from service.wire.cluster import (
         ClusterDocument,
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from service.wire.jobs import AcceptedDocument, AcceptedServerDocument
     from service.wire.queue import QueuedJobDocument
+    from service.wire.timeline import GpusDocument, TimelineDocument
 
 
 class Cluster(Noun[C]):
@@ -37,6 +38,31 @@ class Cluster(Noun[C]):
         """The newest changes of servers, newest first."""
         answer = yield from self._get("/v1/cluster/events", {"limit": limit})
         return list(answer["items"])
+
+    @call
+    def timeline(
+        self,
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        resolution_s: float = 0.0,
+        servers: Sequence[str] = (),
+        changed_since: str | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> Flow[TimelineDocument]:
+        """Which attempts held which GPUs from ``since`` to ``until`` (ISO 8601; the last day if left out), one page.
+
+        Attempts shorter than ``resolution_s`` are merged. ``changed_since``: the ``mark`` of an earlier answer, and only what has
+        changed after it is in this one. ``limit``: bars of the page. ``after``: the ``next`` of the page before.
+        """
+        period = {"since": since, "until": until, "resolution_s": resolution_s or None, "server": [*servers]}
+        return self._get("/v1/timeline", {**period, "changed_since": changed_since, "limit": limit, "after": after})
+
+    @call
+    def gpus(self) -> Flow[GpusDocument]:
+        """Which attempt holds which GPU now."""
+        return self._get("/v1/gpus")
 
     @call
     def add_server(self, server: Mapping[str, Any]) -> Flow[AcceptedServerDocument]:
