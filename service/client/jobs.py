@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ProgressDocument,
         ToldDocument,
     )
+    from service.wire.placement import PlacementDocument
     from service.wire.predictions import JobForecastDocument, PlansDocument, PredictionDetailsDocument
 
 NEXT_OFFSET_HEADER: Final = "Sooner-Next-Offset"
@@ -129,6 +130,11 @@ class Jobs(Noun[C]):
     def attempts(self, job_id: int) -> Many[AttemptDocument]:
         """A job's attempts in their order."""
         return self._pages(f"/v1/jobs/{job_id}/attempts")
+
+    @call
+    def placement(self, job_id: int) -> Flow[PlacementDocument]:
+        """Where the stages of a job's newest attempt are, what they send, and what limits an iteration there."""
+        return self._get(f"/v1/jobs/{job_id}/placement")
 
     @call
     def events(self, job_id: int) -> Many[EventDocument]:

@@ -181,6 +181,11 @@ def test_actions_say_what_was_accepted(world: World, client: Any) -> None:
     assert client.models.train() == 1
 
 
+def test_a_placement_says_why_it_is_empty(world: World, client: Any) -> None:
+    found = client.jobs.placement(client.jobs.submit(BODY)["id"])
+    assert (found["attempt"], found["reason"]) == (None, "The job has not started yet.")
+
+
 def test_logs_are_read_from_an_offset(world: World, client: Any) -> None:
     job_id = client.jobs.submit(BODY)["id"]
     world.logs[job_id, None] = b"first second"
