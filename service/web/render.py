@@ -34,6 +34,7 @@ def environment() -> Environment:
         "ago": partial(when, form="ago"),
         "since": partial(when, form="since"),
         "duration": duration,
+        "seconds": seconds,
         "number": number,
         "percent": percent,
     }
@@ -61,6 +62,16 @@ def when(value: str | None, form: str = "full") -> Markup:
 def duration(seconds: float | None) -> str:
     """As people write it: ``5 d 12 h``."""
     return NOTHING if seconds is None or not math.isfinite(seconds) else words_of(seconds)
+
+
+def seconds(value: float | None) -> str:
+    """A short time, such as that of an iteration: three digits of s, ms or µs."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if value >= size:
+            return f"{value / size:,.3g} {unit}" if value < 1000 * size else duration(value)
+    return "0 s" if value == 0 else "under 1 µs"
 
 
 def number(value: float | None, digits: int = 0) -> str:

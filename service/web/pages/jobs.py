@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 from policies.lifecycle import TERMINAL, JobState
 from service.domain.access import Role
 from service.web.page import Asked
+from service.web.stage_drawing import drawing_of
 
 PAGE: Final = 50
 """Rows of a list."""
@@ -77,6 +78,7 @@ async def job(asked: Asked) -> dict[str, Any]:
         "prediction": prediction,
         "told": told["items"],
         "placed": placed,
+        "drawing": drawing_of(placed),
         "reports": reports["items"],
         "chart": _progress_chart(found, prediction, reports["items"]),
         "mine": mine,
