@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
-.PHONY: demo test test-engines check fast format lint types imports docs install install-dev clean
+.PHONY: demo test test-engines test-web web check fast format lint types imports docs install install-dev clean
 
 demo: $(RUN_STAMP)
 	$(BIN)/sooner demo
@@ -15,19 +15,27 @@ demo: $(RUN_STAMP)
 TWO = -n 2 --dist loadfile
 test: $(DEV_STAMP) format lint types imports
 	failed=0; \
-	$(BIN)/python -m pytest $(TWO) -m "not services and not alone and not engines" || failed=1; \
-	$(BIN)/python -m pytest $(TWO) -m "services and not engines" || failed=1; \
-	$(BIN)/python -m pytest -m "alone and not engines" || failed=1; \
+	$(BIN)/python -m pytest $(TWO) -m "not services and not alone and not engines and not web" || failed=1; \
+	$(BIN)/python -m pytest $(TWO) -m "services and not engines and not web" || failed=1; \
+	$(BIN)/python -m pytest -m "alone and not engines and not web" || failed=1; \
 	exit $$failed
 
 # With a real Slurm (Debian's packages, installed where they are missing), as root and in namespaces of its own.
 test-engines: $(DEV_STAMP)
 	$(BIN)/python -m tests.engines.run
 
+# The dashboard in a real Chromium (Node, npm and Chromium of Debian, installed where they are missing).
+test-web: $(DEV_STAMP)
+	$(BIN)/python -m tests.web.run
+
+# The scripts and styles of the dashboard, from service/web/src into service/web/static.
+web:
+	cd service/web && npm ci && npx tsc --noEmit && node build.mjs
+
 check: $(DEV_STAMP) format lint types imports fast
 
 fast: $(DEV_STAMP)
-	$(BIN)/python -m pytest -q $(TWO) -m "not slow and not traces and not services and not alone and not engines"
+	$(BIN)/python -m pytest -q $(TWO) -m "not slow and not traces and not services and not alone and not engines and not web"
 
 format: $(DEV_STAMP)
 	$(BIN)/ruff format --check .

@@ -1,0 +1,18 @@
+// What every page has.
+import { installActions } from "./actions";
+import { installKeys } from "./keys";
+import { installLive } from "./live";
+import { installTables, prepareTables } from "./tables";
+import { installTheme } from "./theme";
+import { localise, tick } from "./times";
+import { mountWidgets } from "./widgets";
+
+installTheme();
+localise(document);
+prepareTables(document);
+installTables();
+installActions();
+installKeys();
+tick();
+installLive();
+mountWidgets();
