@@ -81,4 +81,4 @@ def number(value: float | None, digits: int = 0) -> str:
 
 def percent(part: float | None, whole: float = 1.0) -> str:
     """``part`` of ``whole``."""
-    return NOTHING if part is None or not whole else f"{100 * part / whole:.0f}%"
+    return NOTHING if part is None or not math.isfinite(part) or not whole else f"{100 * part / whole:.0f}%"
