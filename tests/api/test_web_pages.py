@@ -9,7 +9,9 @@ from urllib.parse import urljoin
 import pytest
 from fastapi import FastAPI
 from httpx import Client
+from sqlalchemy import update
 
+from service.db.tables import SIMULATIONS
 from service.domain.access import Role
 from service.web.app import PAGES
 from service.web.pages.cluster import fragments
@@ -94,8 +96,7 @@ def admin(app: FastAPI, world: World) -> Iterator[Client]:
 
 
 def addresses(jobs: list[int]) -> list[str]:
-    """Every page that needs nothing else: simulations are tested with their own routes."""
-    plain = [page.path for page in PAGES if "{" not in page.path and page.path != "/what-if"]
+    plain = [page.path for page in PAGES if "{" not in page.path]
     return [
         *plain,
         *(f"/jobs/{job}" for job in jobs),
@@ -126,7 +127,7 @@ def test_every_link_leads_to_an_answer(admin: Client, jobs: list[int]) -> None:
                 "links are relative, so that a proxy may add a path"
             )
             path = urljoin(address, link).partition("#")[0]
-            if path in seen or path.startswith(("/static/", "/docs", "/api", "/what-if")):
+            if path in seen or path.startswith(("/static/", "/docs", "/api")):
                 continue
             seen.add(path)
             assert admin.get(path).status_code in (200, 503), (address, link)
@@ -237,3 +238,87 @@ def test_forms_are_posted_with_their_origin(admin: Client) -> None:
     """A browser sends the origin "null" with a form of a page whose referrer policy is no-referrer."""
     assert admin.get("/sign-in").headers["referrer-policy"] == "same-origin"
     assert admin.post("/sign-out", data={}, headers=ORIGIN).status_code == 303
+
+
+RESULT = {
+    "policy": "fifo",
+    "mean_jct_s": 7200.0,
+    "median_jct_s": 60.0,
+    "p99_jct_s": 90_000.0,
+    "mean_queueing_delay_s": 0.0,
+    "mean_slowdown": 1.5,
+    "preemptions": 3,
+    "utilization_ratio": 0.5,
+}
+WHAT_IF = {
+    "schema": "sooner.sim.whatif/1",
+    "jobs": 12,
+    "servers": 3,
+    "gpus": 24,
+    "left_out": {"cancelled": 2},
+    "actual": RESULT | {"policy": "actual"},
+    "runs": [RESULT, RESULT | {"policy": "srtf", "mean_jct_s": 3600.0}],
+}
+OUTLOOK = {
+    "schema": "sooner.sim.outlook/1",
+    "cycle": 7,
+    "current": "asrpt",
+    "samples": 16,
+    "unfinished": 4,
+    "policies": [
+        {"policy": "asrpt", "mean_jct_s": 60.0, "mean_jct_p10_s": 50.0, "mean_jct_p90_s": 70.0, "better_in": None},
+        {"policy": "fifo", "mean_jct_s": 90.0, "mean_jct_p10_s": 80.0, "mean_jct_p90_s": 100.0, "better_in": 0.25},
+    ],
+}
+
+
+def simulation(app: FastAPI, world: World, **values: object) -> int:
+    with client_of(app, world.token) as operator:
+        number = operator.post("/v1/simulations", json={"policies": ["current", "fifo"]}).json()["id"]
+    world.database.execute(update(SIMULATIONS).where(SIMULATIONS.c.id == number).values(values))
+    assert isinstance(number, int)
+    return number
+
+
+def test_a_simulation_is_followed_while_it_runs(admin: Client, app: FastAPI, world: World) -> None:
+    number = simulation(app, world, state="running", started_at_s=world.now_s, starts=1, done=3, total=12, eta_s=4.0)
+    page = admin.get(f"/what-if/{number}").text
+    Elements(page)
+    assert "data-poll" in page
+    assert "3 of 12, about 4 s left" in page
+    assert f'data-action="POST v1/simulations/{number}/cancel"' in page
+    assert f'href="./what-if/{number}"' in admin.get("/what-if").text
+
+
+@pytest.mark.parametrize(
+    ("report", "expected"),
+    [
+        (WHAT_IF, ("12 jobs on 3 servers with 24 GPUs", "2 cancelled", "as it was", "best")),
+        (OUTLOOK, ("16 sampled", "25%")),
+    ],
+)
+def test_a_report_is_shown_in_place(
+    admin: Client, app: FastAPI, world: World, report: object, expected: tuple[str, ...]
+) -> None:
+    number = simulation(app, world, state="succeeded", ended_at_s=world.now_s, report=report)
+    page = admin.get(f"/what-if/{number}").text
+    Elements(page)
+    assert "data-poll" not in page
+    for text in expected:
+        assert text in page
+
+
+def test_a_failed_simulation_says_why(admin: Client, app: FastAPI, world: World) -> None:
+    number = simulation(app, world, state="failed", ended_at_s=world.now_s, error=f"no past {HOSTILE}")
+    page = admin.get(f"/what-if/{number}").text
+    assert "img" not in Elements(page).tags
+    assert "no past" in page
+
+
+def test_simulations_are_for_operators(app: FastAPI, world: World) -> None:
+    ada = person(world, "ada", Role.SUBMITTER, "vision")
+    with browser_of(app, ada.key) as browser:
+        assert "what-if" not in browser.get("/jobs").text
+        refused = browser.get("/what-if")
+        assert refused.status_code == 403
+        assert "operator" in refused.text
