@@ -18,12 +18,12 @@ class Simulations(Noun[C]):
     """``client.simulations``."""
 
     @call
-    def run(self, body: Mapping[str, Any]) -> Flow[SimulationDocument]:
+    def run(self, simulation: Mapping[str, Any]) -> Flow[SimulationDocument]:
         """Ask for a run, which waits for those before it: ``{"policies": ["current", "srtf"], "from_now": True}``.
 
         :class:`ApiError` of status 409 if too many wait.
         """
-        return self._post("/v1/simulations", body)
+        return self._post("/v1/simulations", simulation)
 
     @call
     def list(self, *, limit: int | None = None) -> Many[SimulationDocument]:
@@ -31,11 +31,11 @@ class Simulations(Noun[C]):
         return self._pages("/v1/simulations", limit=limit)
 
     @call
-    def show(self, number: int) -> Flow[SimulationReportDocument]:
+    def show(self, simulation_id: int) -> Flow[SimulationReportDocument]:
         """One run. Its ``report`` is None until it has succeeded, ``ended_at`` until it has ended."""
-        return self._get(f"/v1/simulations/{number}")
+        return self._get(f"/v1/simulations/{simulation_id}")
 
     @call
-    def cancel(self, number: int) -> Flow[SimulationDocument]:
+    def cancel(self, simulation_id: int) -> Flow[SimulationDocument]:
         """End a run that waits or is under way. :class:`ApiError` of status 409 if it has ended."""
-        return self._post(f"/v1/simulations/{number}/cancel")
+        return self._post(f"/v1/simulations/{simulation_id}/cancel")

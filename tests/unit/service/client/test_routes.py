@@ -59,6 +59,8 @@ SAMPLES: dict[str, Any] = {
     "run": 1,
     "scope": "user",
     "server": {"name": "d", "gpus": 2},
+    "simulation": {},
+    "simulation_id": 1,
     "since_s": 0.0,
     "states": ("queued",),
     "target": "job 1",
