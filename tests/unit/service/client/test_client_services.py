@@ -35,14 +35,22 @@ def event(number: int) -> str:
 
 
 class Script:
-    """Answers one after the other; an exception is raised. Notes what was asked."""
+    """Answers to requests for the stream, one after the other; an exception is raised. Notes what was asked.
+
+    ``past``: the events of job 7.
+    """
 
     def __init__(self, *answers: httpx.Response | Exception) -> None:
         self._answers = list(answers)
         self.since: list[str | None] = []
+        self.topics: set[str] = set()
+        self.past: list[dict[str, object]] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/jobs/7/events":
+            return httpx.Response(200, json={"items": self.past, "next": None})
         assert request.url.path == "/v1/events"
+        self.topics.add(request.url.params["topic"])
         self.since.append(request.headers.get("last-event-id"))
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
@@ -130,6 +138,48 @@ def test_rights_that_were_lost_end_the_stream(kind: Kind, pauses: list[float]) -
         next(stream)
         with pytest.raises(ApiError):
             next(stream)
+
+
+def change(number: int, target: str) -> dict[str, object]:
+    return {"id": number, "target": target}
+
+
+def changes(*found: dict[str, object]) -> str:
+    return "".join(f"id: {each['id']}\nevent: job\ndata: {json.dumps(each)}\n\n" for each in found)
+
+
+HELLO = "id: 4\n: alive\n\n"
+
+
+def test_watching_begins_with_the_newest_change_and_ends_with_the_job(kind: Kind, pauses: list[float]) -> None:
+    """A change that was read and is then streamed comes once, and the stream goes on where it broke."""
+    again = [change(5, "starting"), change(6, "running")]
+    script = Script(said(HELLO), broken(changes(*again)), said(changes(change(9, "succeeded"), change(10, "queued"))))
+    script.past = [change(3, "queued"), change(5, "starting")]
+    with script.client(kind) as client:
+        found = list(client.watch(7))
+    assert [(each["id"], each["target"]) for each in found] == [(5, "starting"), (6, "running"), (9, "succeeded")]
+    assert (script.topics, script.since) == ({"job:7"}, [None, "4", "6"])
+
+
+def test_watching_a_job_that_has_ended_ends(kind: Kind) -> None:
+    script = Script(said(HELLO))
+    script.past = [change(1, "queued"), change(2, "cancelled")]
+    with script.client(kind) as client:
+        assert list(client.watch(7)) == [change(2, "cancelled")]
+
+
+def test_a_new_job_is_watched_from_its_admission_on(kind: Kind, pauses: list[float]) -> None:
+    """Before it, the submission has no number, and the stream brings it with one."""
+    script = Script(said(HELLO), said(changes(change(5, "queued"), change(6, "failed"))))
+    script.past = [change(0, "queued")]
+    with script.client(kind) as client:
+        assert list(client.watch(7)) == [change(5, "queued"), change(6, "failed")]
+
+
+def test_what_cannot_be_watched_is_told(kind: Kind) -> None:
+    with Script(httpx.Response(404, json=PROBLEM | {"status": 404})).client(kind) as client, pytest.raises(ApiError):
+        next(client.watch(7))
 
 
 @pytest.mark.parametrize("as_json", [True, False])
