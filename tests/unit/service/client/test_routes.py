@@ -45,6 +45,7 @@ SAMPLES: dict[str, Any] = {
     "name": "digits",
     "node": 1,
     "note": "n",
+    "number": 1,
     "offset": 5,
     "order": "oldest",
     "path": "/v1/me",
