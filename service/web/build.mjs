@@ -43,7 +43,7 @@ const result = await build({
   bundle: true,
   splitting: true,
   format: "esm",
-  target: "es2022",
+  target: "es2023",
   minify: true,
   charset: "utf8",
   legalComments: "none",

@@ -5,7 +5,7 @@ import { installLive } from "./live";
 import { installTables, prepareTables } from "./tables";
 import { installTheme } from "./theme";
 import { localise, tick } from "./times";
-import { mountWidgets } from "./widgets";
+import { mountWidgets, register } from "./widgets";
 
 installTheme();
 localise(document);
@@ -15,4 +15,5 @@ installActions();
 installKeys();
 tick();
 installLive();
+register("gantt", () => import("./gantt/gantt"));
 mountWidgets();

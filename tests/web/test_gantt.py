@@ -1,0 +1,174 @@
+"""The timeline of GPUs: what it shows, how it is steered, and what it costs."""
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.web.conftest import serious_faults, until
+from tests.web.site import Request, Site, json_answer
+from tests.web.timelines import ended, timeline
+
+WIDGET = (
+    '<section class="panel"><h2>GPUs</h2><div id="gantt" data-widget="gantt" data-timeline="./v1/timeline"'
+    ' data-job-link="./jobs/"></div></section>'
+)
+READY_MS_MAX = 1500.0
+UPDATE_MS_MAX = 16.0
+FRAMES_PER_S_MIN = 50.0
+
+
+def serve(site: Site, document: dict[str, Any], change: dict[str, Any] | None = None, live: str = "none") -> None:
+    def answer(request: Request) -> Any:
+        return json_answer(change if change is not None and "changed_since" in request.query else document)
+
+    site.routes["GET /v1/timeline"] = answer
+    site.show("", WIDGET, live=live)
+
+
+def opened(tab: Page, site: Site) -> Any:
+    tab.goto(site.url)
+    expect(tab.locator("#gantt")).to_have_attribute("data-ready", "")
+    return tab.locator("#gantt canvas[tabindex]")
+
+
+def test_keys_select_announce_and_open(tab: Page, site: Site) -> None:
+    serve(site, timeline())
+    site.show("jobs/1001", "<h1>Job 1001</h1>", root="../")
+    canvas = opened(tab, site)
+    canvas.focus()
+    said = tab.locator("#gantt [aria-live]")
+    tab.keyboard.press("ArrowRight")
+    expect(said).to_contain_text("Job 1001")
+    tab.keyboard.press("ArrowRight")
+    expect(said).to_contain_text("Job 1002")
+    tab.keyboard.press("ArrowDown")
+    expect(said).not_to_contain_text("Job 1002")
+    tab.keyboard.press("ArrowUp")
+    tab.keyboard.press("Escape")
+    tab.keyboard.press("ArrowLeft")
+    expect(said).to_contain_text("Job 1001")
+    tab.keyboard.press("Enter")
+    tab.wait_for_url(site.url + "jobs/1001")
+
+
+def test_a_click_opens_the_job_under_the_pointer_and_a_drag_does_not(tab: Page, site: Site) -> None:
+    document = timeline(servers=1, gpus=1, bars=1)
+    serve(site, document)
+    site.show("jobs/1001", "<h1>Job 1001</h1>", root="../")
+    canvas = opened(tab, site)
+    box = canvas.bounding_box()
+    x, y = box["x"] + box["width"] * 0.85, box["y"] + 32
+    tab.mouse.move(x, y)
+    expect(tab.locator(".gantt-tip")).to_contain_text("1 GPU on node000")
+    expect(tab.locator(".gantt-tip")).to_contain_text("predicted end")
+    tab.mouse.down()
+    tab.mouse.move(x + 60, y, steps=4)
+    tab.mouse.up()
+    assert tab.url == site.url
+    tab.mouse.click(x + 50, y)
+    tab.wait_for_url(site.url + "jobs/1001")
+
+
+def test_an_increment_replaces_its_attempts(tab: Page, site: Site) -> None:
+    document = timeline(servers=1, gpus=8, bars=30)
+    running = document["attempts"]["state"].index("running")
+    open_ones = document["attempts"]["state"].count("running")
+    serve(site, document, ended(document, running), live="jobs")
+    opened(tab, site)
+    expect(tab.locator("#gantt")).to_contain_text(f"{open_ones} of them open")
+    site.emit()
+    expect(tab.locator("#gantt")).to_contain_text(f"{open_ones - 1} of them open")
+    asked = [request.query for request in site.requests if request.path == "/v1/timeline"]
+    assert asked[0] == ""
+    assert asked[1] == "changed_since=1-1"
+
+
+def test_a_table_says_the_same_and_hostile_names_are_text(tab: Page, site: Site) -> None:
+    document = timeline(servers=1, gpus=2, bars=2)
+    document["attempts"]["name"][0] = '<img src=x onerror="throw 1">\u202egnp'
+    document["attempts"]["job"][1] = document["attempts"]["name"][1] = document["attempts"]["user"][1] = None
+    serve(site, document)
+    opened(tab, site)
+    tab.get_by_text("As a table").click()
+    table = tab.locator("#gantt table")
+    expect(table).to_contain_text("<img src=x onerror")
+    expect(table).to_contain_text("hidden")
+    assert tab.locator("#gantt img").count() == 0
+
+
+def test_zooming_out_loads_what_was_before(tab: Page, site: Site) -> None:
+    serve(site, timeline())
+    canvas = opened(tab, site)
+    canvas.focus()
+    for _ in range(4):
+        tab.keyboard.press("-")
+    until(tab, lambda: any("since=" in request.query for request in site.requests))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1280])
+def test_it_keeps_people_out_nowhere(tab: Page, site: Site, scheme: Any, width: int) -> None:
+    serve(site, timeline())
+    tab.set_viewport_size({"width": width, "height": 800})
+    tab.emulate_media(color_scheme=scheme)
+    opened(tab, site)
+    tab.get_by_text("As a table").click()
+    assert serious_faults(tab) == []
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_failed_load_is_said(tab: Page, site: Site) -> None:
+    site.routes["GET /v1/timeline"] = lambda _: json_answer({"detail": "No leader answers."}, 503)
+    site.show("", WIDGET)
+    tab.goto(site.url)
+    expect(tab.locator("#gantt")).to_contain_text("could not be loaded")
+    expect(tab.get_by_role("alert")).to_contain_text("No leader answers.")
+
+
+def test_a_large_cluster_is_shown_and_moved_quickly(tab: Page, site: Site) -> None:
+    """2,000 GPUs with 20,000 bars. The best of three, since others may use the machine."""
+    document = timeline(servers=250, gpus=8, bars=21_000)
+    assert len(document["bars"]["attempt"]) > 19_000
+    serve(site, document, ended(document, document["attempts"]["state"].index("running")), live="jobs")
+    measured = [_measure(tab, site) for _ in range(3)]
+    ready_ms, frames, update_ms = (
+        pick(each) for pick, each in zip((min, max, min), zip(*measured, strict=True), strict=True)
+    )
+    print(f"\nready {ready_ms:.0f} ms, pan {frames:.0f} frames/s, update {update_ms:.1f} ms")
+    assert ready_ms < READY_MS_MAX
+    assert frames > FRAMES_PER_S_MIN
+    assert update_ms < UPDATE_MS_MAX
+
+
+def _measure(tab: Page, site: Site) -> tuple[float, float, float]:
+    """Time until the page is ready, ms; frames per second of a drag; script of an update, ms."""
+    canvas = opened(tab, site)
+    ready_ms = tab.evaluate("performance.getEntriesByName('gantt-ready')[0].startTime")
+    canvas.scroll_into_view_if_needed()
+    frames = tab.evaluate(
+        """async () => {
+            const canvas = document.querySelector('#gantt canvas[tabindex]');
+            const send = (kind, x) => canvas.dispatchEvent(new PointerEvent(kind,
+                {pointerId: 1, clientX: x, clientY: 400, button: 0}));
+            canvas.setPointerCapture = () => {};
+            send('pointerdown', 900);
+            const next = () => new Promise(requestAnimationFrame);
+            const started = await next();
+            let frames = 0, now = started;
+            while (now - started < 1000) {
+                send('pointermove', 900 - (frames % 60) * 5);
+                now = await next();
+                frames += 1;
+            }
+            send('pointerup', 900);
+            return frames / (now - started) * 1000;
+        }"""
+    )
+    site.emit()
+    until(tab, lambda: bool(tab.evaluate("performance.getEntriesByName('gantt-update', 'measure').length")))
+    update_ms = tab.evaluate(
+        """['gantt-apply', 'gantt-update'].map(name => performance.getEntriesByName(name, 'measure').at(-1).duration)
+            .reduce((sum, each) => sum + each, 0)"""
+    )
+    return ready_ms, frames, update_ms
