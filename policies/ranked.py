@@ -23,7 +23,6 @@ from policies.model.decision import Change, Decision, Reserve
 from policies.model.ids import JobId
 from policies.model.reasons import Explanation, Reason
 from policies.model.resources import demand_of
-from policies.model.shares import Shares
 from policies.model.view import ClusterView, JobView
 from policies.options import Options, PlacementMethod, Preemption, Queue
 from policies.placement.pool import FreePool
@@ -180,7 +179,8 @@ class RankedPolicy:
         self.restore(view, state, dump)
         for job in view.jobs.values():
             if job.placement is not None:
-                state.hold(job, view.cluster, job.placement)
+                state.hold(job.id, job.placement)
+                state.traffic.add(job, view.cluster, job.placement)
             if job.waiting or job.placement is not None:
                 state.guard.compete(job)
             if job.reservation is not None:
@@ -244,12 +244,6 @@ class RankedPolicy:
         if reason is None:
             reason = self.waiting_reason(state, job) if record.waiting else Reason.STARTED
         return explanation(self, view, state, record, reason, self.rank(view, record, state).value)
-
-    def shares(self, view: ClusterView, state: SchedulerState) -> Shares:
-        """The accounts of projects with ``fair_share``. O(projects log projects)."""
-        if state.shares is None:
-            return Shares()
-        return Shares(projects=state.shares.shown(view.now_s), half_life_s=state.shares.half_life_s)
 
     def queue(self, view: ClusterView, state: SchedulerState, wanted: QueueWanted) -> QueueSlice:
         """A part of the queue in the order of the next cycle."""

@@ -17,7 +17,7 @@ import typer
 
 from service.api.token import TOKEN_FILE
 from service.cli.fail import EXIT_FAILED, EXIT_USAGE, fail
-from service.client import ApiError, Client, ClientError, Unreachable
+from service.client import ApiError, AsyncClient, Client, ClientError, Unreachable
 from service.config.environment import LocalService, is_loopback, service_url, usual_service
 from service.domain.api_key import KEY_PREFIX
 
@@ -58,6 +58,12 @@ def connect() -> Iterator[Client]:
         fail(f"{URL_VARIABLE}: {error}")
     with refusals(), client:
         yield client
+
+
+def async_client() -> AsyncClient:
+    """A client to await, of the same service as that of :func:`connect`. It repeats no request."""
+    options = service_options(usual_service() or settings_or_fail(), os.environ.get(URL_VARIABLE) or None)
+    return AsyncClient(**options | {"patience_s": 0.0})
 
 
 @contextmanager

@@ -82,6 +82,7 @@ TREE = Group(
     {
         **_commands(admin="serve"),
         "demo": "service.demo.command:demo_command",
+        "top": "service.cli.top.command:top_command",
         **_commands(
             jobs="q",
             cluster="info",
