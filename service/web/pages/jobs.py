@@ -12,6 +12,9 @@ from service.web.stage_drawing import drawing_of
 PAGE: Final = 50
 """Rows of a list."""
 
+EVENTS: Final = 500
+"""Changes of a job on its page: the largest page of the API."""
+
 STATES: Final = tuple(state.value for state in JobState)
 _ENDED: Final = frozenset(state.value for state in TERMINAL)
 
@@ -60,7 +63,7 @@ async def job(asked: Asked) -> dict[str, Any]:
     found = await asked.read.get(path)
     ended = found["state"] in _ENDED
     events, attempts, explanation, prediction, told, placed, reports = await asyncio.gather(
-        asked.read.get(f"{path}/events", {"limit": 200}),
+        asked.read.get(f"{path}/events", {"limit": EVENTS}),
         asked.read.get(f"{path}/attempts", {"limit": 100}),
         asked.read.get_or(None, f"{path}/explanation"),
         asked.read.get_or(None, f"{path}/prediction"),
@@ -73,6 +76,7 @@ async def job(asked: Asked) -> dict[str, Any]:
         "job": found,
         "ended": ended,
         "events": events["items"],
+        "events_more": events["next"] is not None,
         "attempts": attempts["items"],
         "explanation": explanation,
         "prediction": prediction,
