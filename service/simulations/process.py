@@ -21,10 +21,10 @@ from service.runtime.limited_process import limited_command
 from service.simulations.worker import Question
 
 WALL_S = 3600.0
-"""Time limit of a run: 100,000 jobs under one policy take some minutes."""
+"""Time limit of a run. 3,000 jobs under three policies took 14 s of a busy core."""
 
 MEMORY_BYTES = 4 << 30
-"""Address space of a run: a period of 100,000 jobs takes about a gigabyte."""
+"""Address space of a run. A period of 3,000 jobs took 100 MB of memory."""
 
 
 _OUT_OF_MEMORY = ("MemoryError", "bad_alloc", "Cannot allocate memory", "Memory allocation")
