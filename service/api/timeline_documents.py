@@ -199,7 +199,7 @@ def gpus_document(
 def held_gpus(
     attempts: Sequence[StoredAttempt], specs: Mapping[int, JobSpec], caller: Identity
 ) -> Mapping[int, Mapping[int, GpuDocument]]:
-    """The GPUs of open attempts as ``caller`` may see them. ``specs``: of the jobs that have stages."""
+    """The GPUs of open attempts as ``caller`` may see them. ``specs``: of visible jobs that have stages."""
     found: dict[int, dict[int, GpuDocument]] = {}
     for attempt in attempts:
         known = caller.sees(attempt.project, attempt.user)
@@ -209,7 +209,7 @@ def held_gpus(
             for index in range(first_gpu, first_gpu + gpus):
                 of_server[index] = _gpu_document(index, "held", name, job)
         spec = specs.get(attempt.job_id)
-        if known and spec is not None:
+        if spec is not None:
             placement, gpu_ids = decode(Placement, json.loads(attempt.placement)), json.loads(attempt.gpu_ids)
             for seat in seats(spec, placement):
                 gpu = found[placement.shares[seat.share].server][gpu_ids[seat.share][seat.gpu]]

@@ -17,7 +17,7 @@ from tests.api.conftest import NOW_S, World
 from tests.api.helpers import assert_problem, graph_job, plain_job
 from tests.api.people import person
 from tests.api.test_details import STAGES_PLACEMENT, TWO_STAGES, started
-from tests.api.test_timeline import put
+from tests.api.timelines import put
 
 
 def gpus(client: Client) -> dict[str, Any]:
