@@ -23,3 +23,8 @@ def _file(source: str, root: Path, config: MkDocsConfig) -> File:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """The page from its title on: mkdocs takes a title only from the first line, where generated pages have a comment."""
     return markdown[markdown.find("# ") :] if markdown.startswith("<!--") else markdown
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """The page with a name for the theme's search dialog, for screen readers."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"', 1)
