@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Final
 
-from tests.engines import accounted_cluster, slurm_cluster, torch_program
+from tests.engines import accounted_cluster, prometheus, slurm_cluster, torch_program
 
 ROOT = Path(__file__).parents[2]
 REQUIRED = "ENGINE_TESTS_REQUIRED"
@@ -87,7 +87,7 @@ def apart(command: Sequence[str]) -> list[str]:
 
 
 def _prepare() -> None:
-    """Install what is missing: Slurm with its database from Debian, Ray and PyTorch. Raises RuntimeError if that fails."""
+    """Install what is missing: Slurm, its database and Prometheus from Debian, Ray, PyTorch. Raises RuntimeError on failure."""
     if not sys.platform.startswith("linux"):
         raise RuntimeError("they need Linux (network namespaces)")
     if os.geteuid() != 0:
@@ -95,14 +95,14 @@ def _prepare() -> None:
     for tool, package in (("unshare", "util-linux"), ("ip", "iproute2")):
         if shutil.which(tool) is None:
             raise RuntimeError(f"the command {tool} is missing: install the package {package}")
-    for part in (slurm_cluster, accounted_cluster):
+    for part in (slurm_cluster, accounted_cluster, prometheus):
         if part.missing():
             _install(part.PACKAGES)
     if importlib.util.find_spec("ray") is None:
         _install_ray()
     if torch_program.missing():
         torch_program.install()
-    lacking = slurm_cluster.missing() or accounted_cluster.missing() or torch_program.missing()
+    lacking = slurm_cluster.missing() or accounted_cluster.missing() or prometheus.missing() or torch_program.missing()
     if lacking:
         raise RuntimeError(lacking)
 
