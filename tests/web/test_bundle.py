@@ -54,6 +54,13 @@ def test_versions_are_exact_and_name_no_registry() -> None:
         assert name == "" or entry["integrity"].startswith("sha512-"), name
 
 
+def test_licences_name_every_bundled_library() -> None:
+    text = (STATIC / "LICENSES.txt").read_text(encoding="utf-8")
+    about = json.loads((WEB / "package.json").read_text(encoding="utf-8"))
+    named = set(re.findall(r"^(\S+ \d+\.\d+\.\d+) \(", text, re.MULTILINE))
+    assert {f"{name} {version}" for name, version in about["dependencies"].items()} <= named
+
+
 def test_nothing_loads_from_elsewhere_or_parses_text_as_a_page() -> None:
     for path in (WEB / "src").rglob("*.ts"):
         text = path.read_text(encoding="utf-8")

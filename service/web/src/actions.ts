@@ -99,6 +99,8 @@ async function run(element: HTMLElement, form: HTMLFormElement | null, submitter
     if (form) clear(form);
     const then = element.dataset["then"] ?? "refresh";
     if (element.dataset["done"]) announce(fill(element.dataset["done"], answer));
+    const result = element.querySelector("[data-result]");
+    if (result && element.dataset["show"]) result.textContent = String((answer as Json | null)?.[element.dataset["show"]] ?? "");
     element.dispatchEvent(new CustomEvent("sooner:done", { bubbles: true, detail: answer }));
     if (then === "refresh") await refreshNow();
     else if (then !== "stay") location.assign(url(fill(then, answer)));

@@ -16,4 +16,7 @@ installKeys();
 tick();
 installLive();
 register("gantt", () => import("./gantt/gantt"));
+register("editor", () => import("./editor"));
+register("chart", () => import("./chart"));
+register("log", () => import("./log"));
 mountWidgets();

@@ -127,12 +127,17 @@ async function refresh(): Promise<void> {
   const busy = nowMs - refreshedAtMs < 2 * gapMs + 500;
   gapMs = Math.max(Math.min(busy ? gapMs * 1.5 : GAP_MS, GAP_MS_MAX), (nowMs - startedMs) / SHARE_MAX);
   refreshedAtMs = nowMs;
-  if (failures > 0) later(Math.min(1000 * 2 ** failures, RETRY_MS_MAX));
-  else if (topics.length) {
-    if (sources.some((source) => source.readyState === EventSource.CLOSED)) connect();
-    later(IDLE_MS);
-  }
+  if (failures === 0 && sources.some((source) => source.readyState === EventSource.CLOSED)) connect();
+  wait();
   settle();
+}
+
+/** How long until the next refresh without an event. [data-poll] names the seconds for what has no events. */
+function wait(): void {
+  const polled = Number(document.querySelector<HTMLElement>("[data-poll]")?.dataset["poll"] ?? 0);
+  if (failures > 0) later(Math.min(1000 * 2 ** failures, RETRY_MS_MAX));
+  else if (polled > 0) later(Math.max(polled * 1000, GAP_MS));
+  else if (topics.length) later(IDLE_MS);
 }
 
 /** Fetch the page again now, after the refresh that may be under way. */
@@ -192,9 +197,10 @@ function resume(): void {
 export function installLive(): void {
   const wanted = document.body.dataset["live"] ?? "none";
   topics = wanted === "none" ? [] : wanted === "all" ? ["jobs", "servers"] : wanted.split(" ").filter(Boolean);
-  if (!topics.length) return;
-  show("connecting");
+  if (!topics.length && !document.querySelector("[data-poll]")) return;
+  if (topics.length) show("connecting");
   if (!document.hidden) connect();
+  wait();
   // A browser opens six connections to one origin: a page that is not seen must not hold one.
   document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : resume()));
   addEventListener("pagehide", disconnect);
@@ -202,6 +208,6 @@ export function installLive(): void {
     if (event.persisted) resume();
   });
   addEventListener("online", resume);
-  addEventListener("offline", () => show("offline"));
+  addEventListener("offline", settle);
 }
 

@@ -1,0 +1,35 @@
+// YAML as text: its value, its faults, and where in it a JSON pointer points.
+import { isMap, parseDocument } from "yaml";
+
+/** A fault and its place, as offsets into the text. */
+export interface TextFault {
+  from: number;
+  to: number;
+  severity: "error";
+  message: string;
+}
+
+/** What is wrong with the text as YAML. */
+export function faultsOf(text: string): TextFault[] {
+  const { errors } = parseDocument(text, { prettyErrors: false });
+  return errors.map((error) => ({ from: Math.min(error.pos[0], text.length), to: Math.min(error.pos[1], text.length), severity: "error", message: error.message }));
+}
+
+/** The text's value. An alias cannot make it grow without bound. */
+export function valueOf(text: string): unknown {
+  return parseDocument(text).toJS({ maxAliasCount: 100 });
+}
+
+/** A fault at the place of the text that its pointer names: the key if the value is missing. */
+export function located(text: string, pointer: string, message: string): TextFault {
+  const path: (string | number)[] = pointer.replace(/^#?\//, "").split("/").filter(Boolean).map((part) => (/^\d+$/.test(part) ? Number(part) : part.replaceAll("~1", "/").replaceAll("~0", "~")));
+  const found = parseDocument(text);
+  for (let depth = path.length; depth > 0; depth -= 1) {
+    const node = found.getIn(path.slice(0, depth), true) as { range?: [number, number, number] } | undefined;
+    const holder: unknown = depth === 1 ? found.contents : found.getIn(path.slice(0, depth - 1), true);
+    const pair = isMap(holder) ? holder.items.find((each) => String(each.key) === String(path[depth - 1])) : undefined;
+    const range = (pair?.key as { range?: [number, number, number] } | undefined)?.range ?? node?.range;
+    if (range) return { from: range[0], to: Math.max(range[1], range[0]), severity: "error", message: `${path.join(".")}: ${message}` };
+  }
+  return { from: 0, to: 0, severity: "error", message: path.length ? `${path.join(".")}: ${message}` : message };
+}
