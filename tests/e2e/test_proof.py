@@ -5,18 +5,20 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from service.client import Client, Unreachable
+from service.client import Unreachable
 from service.client.proven import NotProven
 from service.domain.proof import PROOF_PATH, proof
 from tests.e2e.harness import LiveService
 from tests.unit.service.cli.test_cli_live import Installation
+from tests.unit.service.client.both import KINDS, Kind, blocking
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
@@ -58,8 +60,15 @@ def impostor(answer: bytes, port: int = 0) -> Iterator[tuple[str, list[str]]]:
         thread.join()
 
 
-def proven(url: str) -> Client:
-    return Client(url, TOKEN, timeout_s=5.0, proven=True)
+def proven(kind: Kind, url: str, token: str = TOKEN) -> AbstractContextManager[Any]:
+    return blocking(kind(url, token, timeout_s=5.0, proven=True))
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Both clients demand the proof."""
+    found: Kind = request.param
+    return found
 
 
 ANSWERS = {
@@ -77,8 +86,8 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_an_impostor_gets_no_token(answer: str) -> None:
-    with impostor(ANSWERS[answer]) as (url, got), proven(url) as client:
+def test_an_impostor_gets_no_token(kind: Kind, answer: str) -> None:
+    with impostor(ANSWERS[answer]) as (url, got), proven(kind, url) as client:
         for _ in range(2):
             with pytest.raises(NotProven, match="the token was not sent") as caught:
                 client.get("/v1/jobs")
@@ -90,7 +99,7 @@ def test_an_impostor_gets_no_token(answer: str) -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"])
-def test_a_program_that_speaks_something_else_gets_no_token(said: bytes) -> None:
+def test_a_program_that_speaks_something_else_gets_no_token(kind: Kind, said: bytes) -> None:
     heard: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -102,7 +111,7 @@ def test_a_program_that_speaks_something_else_gets_no_token(said: bytes) -> None
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
-        with proven(f"http://127.0.0.1:{server.getsockname()[1]}") as client, pytest.raises(NotProven):
+        with proven(kind, f"http://127.0.0.1:{server.getsockname()[1]}") as client, pytest.raises(NotProven):
             client.get("/v1/jobs")
         thread.join()
     assert TOKEN.encode() not in b"".join(heard)
@@ -110,7 +119,7 @@ def test_a_program_that_speaks_something_else_gets_no_token(said: bytes) -> None
 
 @pytest.mark.parametrize("ends", ["reset", "silent"])
 def test_a_connection_that_breaks_before_the_proof_is_that_of_no_service(
-    monkeypatch: pytest.MonkeyPatch, ends: str
+    kind: Kind, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
     """A client that follows events tries again then, as after any broken connection."""
     monkeypatch.setattr("service.client.proven.PROOF_S", 0.2 if ends == "silent" else 10.0)
@@ -128,7 +137,7 @@ def test_a_connection_that_breaks_before_the_proof_is_that_of_no_service(
 
         thread = threading.Thread(target=end, daemon=True)
         thread.start()
-        with proven(f"http://127.0.0.1:{server.getsockname()[1]}") as client:
+        with proven(kind, f"http://127.0.0.1:{server.getsockname()[1]}") as client:
             with pytest.raises(Unreachable) as caught:
                 client.get("/v1/jobs")
             # The connection was closed with the error, not with the client.
@@ -145,11 +154,11 @@ def service(tmp_path: Path) -> Iterator[LiveService]:
     made.close()
 
 
-def test_the_service_of_the_folder_is_believed_and_no_other_is(service: LiveService, tmp_path: Path) -> None:
+def test_the_service_of_the_folder_is_believed_and_no_other_is(kind: Kind, service: LiveService) -> None:
     token = (service.data_dir / "token").read_text().strip()
-    with Client(service.url, token, proven=True) as client:
+    with proven(kind, service.url, token) as client:
         assert client.get("/v1/jobs")["items"] == []
-        with Client(service.url, "another", proven=True) as other, pytest.raises(NotProven):
+        with proven(kind, service.url, "another") as other, pytest.raises(NotProven):
             other.get("/v1/jobs")
         # The port is taken between two requests of a client that runs on.
         port = urlsplit(service.url).port
@@ -161,7 +170,7 @@ def test_the_service_of_the_folder_is_believed_and_no_other_is(service: LiveServ
     assert token not in got[0]
 
 
-def test_a_program_that_passes_the_question_on_gets_no_token(service: LiveService) -> None:
+def test_a_program_that_passes_the_question_on_gets_no_token(kind: Kind, service: LiveService) -> None:
     """It listens at the usual port while the service listens at another."""
     token = (service.data_dir / "token").read_text().strip()
     address = urlsplit(service.url)
@@ -182,8 +191,7 @@ def test_a_program_that_passes_the_question_on_gets_no_token(service: LiveServic
         thread = threading.Thread(target=pass_on, daemon=True)
         thread.start()
         url = f"http://127.0.0.1:{relay.getsockname()[1]}"
-        asking = Client(url, token, proven=True)
-        with asking as client, pytest.raises(NotProven, match="port"):
+        with proven(kind, url, token) as client, pytest.raises(NotProven, match="port"):
             client.get("/v1/jobs")
         thread.join()
     assert heard[0].startswith(b"GET /proof")
