@@ -31,6 +31,8 @@ from service.wire.access import IdentityDocument
 PERIOD_S = 5.0
 """Between two looks without an event: progress and ages change without one."""
 RETRY_S = 2.0
+CYCLE_S = 1.0
+"""From a change to a second look: the next cycle makes it, and not each is an event."""
 LOW_LINES = 30
 """A terminal with fewer lines has a shorter head."""
 GAP_S = 0.5
@@ -480,6 +482,7 @@ class Top(App[None]):
             else:
                 self._say(f"{words}: accepted")
             self.look()
+            self.set_timer(CYCLE_S, self.look)
 
         self.run_worker(work(), name="change")
 
