@@ -1,10 +1,11 @@
 """Prints how long the views that dashboards read take to answer, and how much of a core they cost.
 
-python -m benchmarks.views [--queued 100000] [--servers 1000] [--seconds 5] [--dashboards 50]
+python -m benchmarks.views [--queued 100000] [--servers 1000] [--seconds 5] [--dashboards 50] [--attempts 20000]
 
 A real service with the imitated executor in a process of its own; its cluster is full at once, and so many jobs wait. Each page
 is read by one client, over and over: of the queue its first, middle and last page, and the first one of a user who sees one of
-seven projects. Then so many dashboards read the overview every two seconds. Clients and service share the machine's cores.
+seven projects. The timeline has so many attempts of the last day, one on each GPU after the other; beside it an increment without
+changes. Then so many dashboards read the overview every two seconds. Clients and service share the machine's cores.
 """
 
 import argparse
@@ -13,11 +14,22 @@ import json
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import closing
+from datetime import UTC, datetime
 
 import numpy as np
+from sqlalchemy import func, insert, select
 
 from benchmarks.api import Outcome, Service, fill_queue, load, serving
 from benchmarks.calibration import calibrate, line
+from policies.lifecycle import AttemptState, JobState
+from policies.model.ids import JobId, ServerIndex, attempt_id
+from policies.model.job import JobSpec
+from policies.model.placement import ServerShare, place
+from service.db.rows import attempt_values, new_job_values
+from service.db.session import open_database
+from service.db.tables import ATTEMPTS, JOBS
+from service.engine.record import AttemptRecord, JobRecord
 
 PERIOD_S = 2.0
 PAGE = 100
@@ -30,6 +42,7 @@ def main() -> None:
     parser.add_argument("--servers", type=int, default=1000, help="servers of eight GPUs")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     parser.add_argument("--dashboards", type=int, default=50)
+    parser.add_argument("--attempts", type=int, default=20_000, help="ended attempts of the last day")
     arguments = parser.parse_args()
     print(line(calibrate()))
     with serving("", servers=arguments.servers) as service:
@@ -44,6 +57,12 @@ def main() -> None:
             _measure(f"queue, {name} page", service, path, arguments.seconds)
         member = service._replace(token=key)
         _measure("queue, a project's first page", member, f"/v1/queue/jobs?limit={PAGE}", arguments.seconds)
+        _add_attempts(service, arguments.attempts, 8 * arguments.servers)
+        _measure("timeline of a day", service, "/v1/timeline", arguments.seconds)
+        _measure("timeline of an hour", service, f"/v1/timeline?since={_hour_ago()}", arguments.seconds)
+        mark = json.loads(_answer(service, "/v1/timeline?limit=1"))["mark"]
+        _measure("timeline, increment", service, f"/v1/timeline?changed_since={mark}", arguments.seconds)
+        _measure("GPUs", service, "/v1/gpus", arguments.seconds)
         share = _poll(service, arguments.dashboards, max(arguments.seconds, 4 * PERIOD_S))
         print(f"{arguments.dashboards} readers of the overview, each every {PERIOD_S:g} s: {share:.1%} of a core")
 
@@ -102,6 +121,39 @@ def _key(service: Service) -> str:
     connection.request("POST", "/v1/keys", body, headers)
     answer = json.loads(connection.getresponse().read())
     return str(answer["key"])
+
+
+def _add_attempts(service: Service, attempts: int, gpus: int) -> None:
+    """Jobs of one GPU that ended in the last day, in the service's database."""
+    spec, now_s = JobSpec("train", "ada", 1, "p0"), time.time()
+    lasts_s = 80_000.0 / max(1.0, attempts / gpus)
+    with closing(open_database(service.database_url)) as database, database.writing() as session:
+        connection = session.connection()
+        first = (connection.execute(select(func.max(JOBS.c.id))).scalar() or 0) + 1
+        jobs, rows = [], []
+        for number in range(attempts):
+            job, turn, gpu = JobId(first + number), *divmod(number, gpus)
+            opened_s = now_s - 85_000.0 + turn * lasts_s
+            record = JobRecord(job, spec, opened_s, state=JobState.SUCCEEDED, finished_at_s=opened_s + 0.9 * lasts_s)
+            share = place([ServerShare(ServerIndex(gpu // 8), 1)])
+            attempt = AttemptRecord(
+                attempt_id(job, 1), job, 1, AttemptState.COMPLETED, share, ((gpu % 8,),), opened_s,
+                ended_at_s=record.finished_at_s,
+            )  # fmt: skip
+            jobs.append(new_job_values(spec, opened_s, record) | {"id": job})
+            rows.append(attempt_values(attempt))
+        connection.execute(insert(JOBS), jobs)
+        connection.execute(insert(ATTEMPTS), rows)
+
+
+def _hour_ago() -> str:
+    return datetime.fromtimestamp(time.time() - 3600.0, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _answer(service: Service, path: str) -> bytes:
+    connection = http.client.HTTPConnection(service.host, service.port, timeout=60.0)
+    connection.request("GET", path, headers={"Authorization": f"Bearer {service.token}"})
+    return connection.getresponse().read()
 
 
 def _read(connection: http.client.HTTPConnection, service: Service, path: str) -> dict[str, str | None]:

@@ -472,7 +472,7 @@ def test_a_period_is_read_by_the_indexes_of_its_times(world: World) -> None:
 
 
 def test_2000_gpus_and_20000_attempts_are_one_small_answer(client: Client, world: World) -> None:
-    """The size is asserted here; the time is in docs/measurements."""
+    """The size is asserted here; ``python -m benchmarks.views`` measures the time."""
     servers = [Server(f"node{at:03}", 8) for at in range(250)]
     enroll(world.database, Cluster("test", (*world.servers, *servers)))
     spec = JobSpec("train", "ada", 1, "nlp")
