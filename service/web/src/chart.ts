@@ -26,6 +26,12 @@ const ROWS_MAX = 200;
 
 const count = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
 
+/** The clock at each tick; the day as well where it is not today and changes. */
+function clocks(times: readonly number[]): string[] {
+  const dates = times.map((time) => new Date(time * 1000));
+  return dates.map((date, place) => moment(date, place > 0 ? (dates[place - 1] as Date) : new Date()).replace(", ", "\n"));
+}
+
 function axis(ink: Ink, label: string): uPlot.Axis {
   const font = `11px ${ink.font}`;
   return { stroke: ink.muted, font, label, labelFont: font, labelSize: 18, grid: { stroke: ink.line, width: 1 }, ticks: { stroke: ink.line, width: 1 } };
@@ -73,7 +79,7 @@ function progress(chart: Progress, ink: Ink, width: number): [uPlot.Options, uPl
     cursor: { drag: { x: true, y: false } },
     scales: { x: { time: true }, y: { range: [0, top] } },
     axes: [
-      { ...axis(ink, "Time"), values: (_, times) => times.map((time) => moment(new Date(time * 1000))) },
+      { ...axis(ink, "Time"), space: 70, values: (_, times) => clocks(times) },
       { ...axis(ink, "Iterations"), size: 56, values: (_, values) => values.map((value) => count.format(value)) },
     ],
     series: [{}, { label: "done", stroke: ink.accent, width: 2, points: { show: chart.at.length < 40, fill: ink.accent } }],
@@ -109,7 +115,7 @@ function scatter(chart: Scatter, ink: Ink, width: number): [uPlot.Options, uPlot
       { ...axis(ink, "Actual"), values },
       { ...axis(ink, "Predicted"), size: 56, values },
     ],
-    series: [{}, { label: "predicted", stroke: ink.accent, paths: () => null, points: { show: true, size: 6, fill: ink.accent, stroke: ink.panel, width: 1 } }],
+    series: [{}, { label: "predicted", stroke: ink.accent, paths: () => null, points: { show: true, size: 9, fill: ink.accent, stroke: ink.panel, width: 1 } }],
     hooks: { drawClear: [below] },
   };
   return [options, [sorted.map(([actual]) => actual), sorted.map(([, predicted]) => predicted)]];

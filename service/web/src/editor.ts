@@ -16,7 +16,8 @@ type Yaml = typeof import("./yaml-text");
 const LOOK = EditorView.theme({
   "&": { color: "var(--text)", backgroundColor: "var(--panel)", border: "1px solid var(--line-strong)", borderRadius: "6px", fontSize: "13px" },
   "&.cm-focused": { outline: "2px solid var(--accent)", outlineOffset: "1px" },
-  ".cm-scroller": { fontFamily: "var(--mono)", lineHeight: "1.5", minHeight: "16rem", maxHeight: "60vh", overflow: "auto" },
+  ".cm-scroller": { fontFamily: "var(--mono)", lineHeight: "1.5", maxHeight: "60vh", overflow: "auto" },
+  ".cm-content, .cm-gutter": { minHeight: "16rem" },
   ".cm-content": { caretColor: "var(--text)" },
   ".cm-cursor": { borderLeftColor: "var(--text)" },
   ".cm-gutters": { backgroundColor: "var(--sunken)", color: "var(--muted)", border: "0" },

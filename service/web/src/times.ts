@@ -3,7 +3,7 @@ import { all } from "./dom";
 
 const DAY_S = 86_400;
 
-/** "5 d 12 h", "2 h 5 min", "3 min 20 s", "45 s", "4.2 s": the two largest units. */
+/** "5 d 12 h", "2 h 05 min", "3 min 20 s", "45 s", "4.2 s": the two largest units, as service/domain/duration.py writes them. */
 export function duration(seconds: number): string {
   if (!Number.isFinite(seconds)) return "–";
   const sign = seconds < 0 ? "−" : "";
@@ -16,7 +16,7 @@ export function duration(seconds: number): string {
   for (const [unit, length] of [["d", DAY_S], ["h", 3600], ["min", 60], ["s", 1]] as const) {
     const count = Math.floor(rest / length);
     rest -= count * length;
-    if (count > 0) parts.push(`${count} ${unit}`);
+    if (count > 0) parts.push(`${parts.length ? String(count).padStart(2, "0") : count} ${unit}`);
     else if (parts.length) break;
     if (parts.length === 2) break;
   }

@@ -7,7 +7,7 @@ import { type Ink, Looks, inkOf } from "./colours";
 import { type Attempt, type Bar, Model, type Rack, RACK_PX, type Server } from "./model";
 import { AXIS_PX, type Scene, type View, paint, rowsOf, timeOf, visible, xOf } from "./paint";
 import { Source } from "./source";
-import { about, tableOf } from "./words";
+import { about, counted, tableOf } from "./words";
 
 const SPAN_S_MIN = 5;
 const SPAN_S_MAX = 120 * 86_400;
@@ -39,6 +39,8 @@ class Gantt implements Widget {
   private laidOut = 0;
   private dense: boolean | null = null;
   private follows = true;
+  /** The reader has not moved or zoomed since everything was shown. */
+  private fitted = true;
   private only: string | null = null;
   private selected: Bar | null = null;
   private hovered: Attempt | null = null;
@@ -142,11 +144,12 @@ class Gantt implements Widget {
       return;
     }
     performance.mark("gantt-update");
-    this.looks.assign(this.counted(changed));
+    this.looks.assign(this.barsOf(changed));
     if (this.model.servers.length === this.laidOut) this.model.layOut(this.gpuPx);
     else this.resize();
     this.summarise();
-    this.advance();
+    if (this.fitted) this.fit();
+    else this.advance();
     if (this.details.open) this.fillTable();
     performance.measure("gantt-update", "gantt-update");
     this.host.dataset["updates"] = String(Number(this.host.dataset["updates"] ?? 0) + 1);
@@ -172,7 +175,7 @@ class Gantt implements Widget {
   private readonly keyOf = (attempt: Attempt): string => (this.by.value === "user" ? `u:${attempt.user}` : `f:${attempt.family}`);
 
   /** How many bars each family or user has. */
-  private counted(attempts: Iterable<Attempt>): Map<string, number> {
+  private barsOf(attempts: Iterable<Attempt>): Map<string, number> {
     const counts = new Map<string, number>();
     for (const attempt of attempts) {
       if (attempt.job === null) continue;
@@ -183,7 +186,7 @@ class Gantt implements Widget {
   }
 
   private colour(): void {
-    const counts = this.counted(this.model.attempts.values());
+    const counts = this.barsOf(this.model.attempts.values());
     this.looks.assign(counts);
     const most = [...counts].sort((left, right) => right[1] - left[1]).slice(0, CHIPS_MAX);
     this.showChips(most.map(([key]) => key), counts.size);
@@ -191,7 +194,7 @@ class Gantt implements Widget {
   }
 
   private summarise(): void {
-    const parts = [`${this.model.servers.length} servers`, `${this.model.attempts.size} attempts, ${this.model.open} of them open`];
+    const parts = [counted(this.model.servers.length, "server"), `${counted(this.model.attempts.size, "attempt")}, ${this.model.open} of them open`];
     if (this.model.leftOut > 0) parts.push(`${this.model.leftOut} short ones merged; zoom in to see them`);
     const text = `${parts.join(". ")}.`;
     if (this.summary.textContent !== text) this.summary.textContent = text;
@@ -295,11 +298,12 @@ class Gantt implements Widget {
     this.view.from = now - past * 1.02;
     this.view.to = now + Math.min(Math.max((last - now) * 1.05, past * 0.08), past * 0.8);
     this.anchor = now;
-    this.follows = true;
+    this.follows = this.fitted = true;
     this.draw();
   }
 
   private show(from: number, to: number): void {
+    this.fitted = false;
     const span = Math.min(Math.max(to - from, SPAN_S_MIN), SPAN_S_MAX);
     const middle = (from + to) / 2;
     this.view.from = middle - span / 2;

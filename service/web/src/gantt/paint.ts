@@ -2,6 +2,7 @@
 import { moment, day } from "../times";
 import { type Ink, type Looks, stripes } from "./colours";
 import { type Attempt, type Bar, type Model, RACK_PX, type Server } from "./model";
+import { counted } from "./words";
 
 export const AXIS_PX = 24;
 
@@ -288,7 +289,7 @@ function paintGutter(context: CanvasRenderingContext2D, scene: Scene, servers: S
       context.fillStyle = ink.muted;
       context.font = `600 12px ${ink.font}`;
       const gpus = rack.servers.reduce((sum, server) => sum + server.gpus, 0);
-      const about = `${rack.servers.length} servers, ${gpus} GPUs`;
+      const about = `${counted(rack.servers.length, "server")}, ${counted(gpus, "GPU")}`;
       context.fillText(`${rack.folded ? "▸" : "▾"} ${rack.name || "No rack"}  ·  ${about}`, 6, top + RACK_PX / 2);
     }
   }
@@ -320,9 +321,10 @@ function paintAxis(context: CanvasRenderingContext2D, scene: Scene): void {
   const here = xOf(view, scene.now);
   for (const time of times) {
     const x = xOf(view, time);
-    if (x < view.gutter || x > view.width - 30 || Math.abs(x - here) < 40) continue;
     const date = new Date(time * 1000);
     const text = step >= 86400 ? day(date, now) : moment(date, now, step < 60);
+    const width = context.measureText(text).width;
+    if (x < view.gutter || x + width + 4 > view.width || (x < here + 34 && x + width + 8 > here)) continue;
     context.fillStyle = ink.muted;
     context.fillText(text, x + 3, AXIS_PX / 2);
   }
