@@ -1,6 +1,7 @@
 """A part of the queue in the order in which the next cycle considers its jobs, for those who look at it."""
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import count
 from math import isfinite
@@ -11,6 +12,7 @@ from policies.model.view import ClusterView, JobView
 from policies.rank import Rank
 from policies.state.keys import JobKey
 from policies.state.scheduler_state import SchedulerState
+from policies.state.waiting import WaitingIndex
 
 
 class QueueWanted(NamedTuple):
@@ -55,23 +57,34 @@ class Ranking(Protocol):
 def queue_slice(policy: Ranking, view: ClusterView, state: SchedulerState, wanted: QueueWanted) -> QueueSlice:
     """The part of the queue that is wanted, from the index of waiting jobs.
 
-    O((gang classes + limit) log n) for all jobs; with ``among`` O(those jobs + limit x gang classes x log n).
+    O(running + (gang classes + limit) log n) for all jobs; with ``among`` O(running + those jobs + limit x gang classes x log n).
     """
     index = state.waiting
+    # A job that the last decision has started leaves the index with the next one.
+    started = sorted(found[1] for job in view.holding() if (found := index.keys.get(job)) is not None)
+    gone = {key.job for key in started}
     others: tuple[JobId, ...] = ()
-    positions: Iterable[int]
     if wanted.among is None:
-        keys, ordered = index.following(wanted.past, wanted.limit), len(index)
-        positions = count(1 + (index.jobs_ahead(keys[0].job) if keys else 0))
+        found_keys = index.following(wanted.past, wanted.limit + len(started))
+        keys = [key for key in found_keys if key.job not in gone][: wanted.limit]
+        ordered = len(index) - len(started)
     else:
-        known = [found[1] for job in wanted.among if (found := index.keys.get(job)) is not None]
+        known = [found[1] for job in wanted.among if job not in gone and (found := index.keys.get(job)) is not None]
         others = tuple(job for job in wanted.among if job not in index)
         past, ordered = wanted.past, len(known)
         keys = heapq.nsmallest(wanted.limit, known if past is None else [key for key in known if key > past])
-        positions = (1 + index.jobs_ahead(key.job) for key in keys)
+    positions: Iterable[int]
+    if wanted.among is None and keys:
+        positions = count(_position(index, started, keys[0]))
+    else:
+        positions = (_position(index, started, key) for key in keys)
     ranks = [policy.rank(view, view.jobs[key.job], state).value for key in keys]
     places = [
         QueuePlace(key, position, rank if isfinite(rank) else None)
         for key, position, rank in zip(keys, positions, ranks, strict=False)
     ]
     return QueueSlice(tuple(places), ordered, others, policy.queue_note(state))
+
+
+def _position(index: WaitingIndex, started: Sequence[JobKey], key: JobKey) -> int:
+    return 1 + index.jobs_ahead(key.job) - bisect_left(started, key)

@@ -84,3 +84,16 @@ def test_jobs_that_may_not_start_are_others_in_the_order_asked_for() -> None:
     found = story.engine.queue(QueueWanted(None, 9, [*ids, JobId(99)]))
     assert [place.key.job for place in found.jobs] == [story.ids["next"]]
     assert (found.ordered, found.others) == (1, (story.ids["after"], story.ids["held"], 99))
+
+
+@pytest.mark.parametrize("among", [False, True])
+def test_a_job_that_the_last_cycle_has_started_is_not_in_the_queue(among: bool) -> None:
+    """The index of the policy lets go of it with the next decision only."""
+    story = Story("1x1", policy("fifo")).job("now", runs_s=9).job("then").job("last")
+    story.clock.advance(0.0)
+    assert story.cycle().actions
+    ids = list(story.ids.values())
+    for limit in (1, 2, 9):
+        found = story.engine.queue(QueueWanted(None, limit, ids if among else None))
+        assert [(place.key.job, place.position) for place in found.jobs] == [(ids[1], 1), (ids[2], 2)][:limit]
+        assert (found.ordered, found.others) == (2, ())

@@ -87,15 +87,26 @@ def test_the_first_reading_is_waited_for_and_made_once() -> None:
 
 
 def test_after_a_failure_no_old_reading_is_given() -> None:
+    """Not even while another thread reads."""
     source = Source()
-    source.at_s()
+    first = source.at_s()
     source.now_s += KEPT_S + 1.0
     source.fails = True
     for _ in range(2):
         with pytest.raises(OperationalError):
             source.at_s()
     source.fails = False
-    assert source.at_s() == source.now_s
+    source.goes_on.clear()
+    found: list[float] = []
+    threads = [threading.Thread(target=lambda: found.append(source.at_s())) for _ in range(2)]
+    threads[0].start()
+    wait_for(lambda: source.begun == 4, "the reading has begun")
+    threads[1].start()
+    source.goes_on.set()
+    for thread in threads:
+        thread.join()
+    assert found == [source.now_s] * 2
+    assert source.now_s > first
 
 
 def test_long_lists_of_names_are_cut() -> None:

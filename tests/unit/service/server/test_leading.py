@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from policies.decision.queue_order import QueueWanted
 from policies.lifecycle import JobState
 from policies.model.cluster import Cluster, Server
 from policies.model.ids import JobId
@@ -104,13 +105,17 @@ def test_a_short_past_is_learnt_from_before_anything_is_scheduled(
     assert threads == [threading.current_thread().name]
 
 
-def test_the_api_is_told_of_held_gpus_and_of_the_newest_cycle(context: LeaderContext, database: Database) -> None:
-    submit(database, 1)
+def test_the_api_is_told_of_held_gpus_the_newest_cycle_and_the_queue(
+    context: LeaderContext, database: Database
+) -> None:
+    submit(database, 3)
     leader = Leading(context)
     try:
         assert (leader.cluster().held_gpus, leader.status().duration_s) == (0, None)
         leader.start()
-        assert eventually(lambda: leader.cluster().held_gpus == 1)
+        assert eventually(lambda: leader.cluster().held_gpus == 2)
+        [place] = leader.queue(QueueWanted(None, 5)).jobs
+        assert (place.key.job, place.position) == (3, 1)
         now = leader.cluster()
         assert sum(now.usable_gpus) == sum(now.free_gpus) + now.held_gpus
         assert eventually(lambda: (leader.status().duration_s or 0.0) > 0.0)
