@@ -7,6 +7,7 @@ from policies.decision.queue_order import QueueSlice, QueueWanted
 from policies.model.decision import Change, Decision
 from policies.model.ids import JobId
 from policies.model.reasons import Explanation
+from policies.model.shares import Shares
 from policies.model.view import ClusterView
 
 
@@ -58,4 +59,11 @@ def queue_of(policy: Policy[Any], view: ClusterView, state: Any, wanted: QueueWa
             (), 0, tuple(wanted.among or ()), f"Policy {policy.name} does not state the order of its queue."
         )
     found: QueueSlice = order(view, state, wanted)
+    return found
+
+
+def shares_of(policy: Policy[Any], view: ClusterView, state: Any) -> Shares:
+    """What the policy has counted, if it has a method ``shares``."""
+    counted = getattr(policy, "shares", None)
+    found: Shares = Shares() if counted is None else counted(view, state)
     return found

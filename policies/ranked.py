@@ -23,6 +23,7 @@ from policies.model.decision import Change, Decision, Reserve
 from policies.model.ids import JobId
 from policies.model.reasons import Explanation, Reason
 from policies.model.resources import demand_of
+from policies.model.shares import Shares
 from policies.model.view import ClusterView, JobView
 from policies.options import Options, PlacementMethod, Preemption, Queue
 from policies.placement.pool import FreePool
@@ -244,6 +245,12 @@ class RankedPolicy:
         if reason is None:
             reason = self.waiting_reason(state, job) if record.waiting else Reason.STARTED
         return explanation(self, view, state, record, reason, self.rank(view, record, state).value)
+
+    def shares(self, view: ClusterView, state: SchedulerState) -> Shares:
+        """The accounts of projects with ``fair_share``. O(projects log projects)."""
+        if state.shares is None:
+            return Shares()
+        return Shares(projects=state.shares.shown(view.now_s), half_life_s=state.shares.half_life_s)
 
     def queue(self, view: ClusterView, state: SchedulerState, wanted: QueueWanted) -> QueueSlice:
         """A part of the queue in the order of the next cycle."""

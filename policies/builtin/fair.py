@@ -18,6 +18,7 @@ from policies.builtin.sjf import Sjf
 from policies.lifecycle import TERMINAL
 from policies.model.decision import Change, ChangeKind
 from policies.model.ids import JobId
+from policies.model.shares import ShareAccount, Shares
 from policies.model.view import ClusterView, JobView
 from policies.options import Options
 from policies.rank import Rank
@@ -183,6 +184,15 @@ class Fair(RankedPolicy):
                 for job_id in list(state.waiting_of.get(user, ())):
                     self.on_arrival(view, view.jobs[job_id], state)
         return False
+
+    def shares(self, view: ClusterView, state: SchedulerState) -> Shares:
+        """The accounts of users besides."""
+        assert isinstance(state, FairState)
+        users = (
+            ShareAccount(user, 1.0, max(0.0, account.line.at(view.now_s)), account.level)
+            for user, account in sorted(state.accounts.items())
+        )
+        return RankedPolicy.shares(self, view, state)._replace(users=tuple(users))
 
 
 def _user(job: JobView) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from policies.model.decision import Change, ChangeKind
 from policies.model.ids import JobId
+from policies.model.shares import ShareAccount
 from policies.model.view import ClusterView, JobView
 
 STEP = 1.03
@@ -145,6 +146,13 @@ class ProjectShares:
                 return at_s
             heapq.heappop(self._due)
         return None
+
+    def shown(self, now_s: float) -> tuple[ShareAccount, ...]:
+        """All accounts by name, with the decayed use at ``now_s``. O(projects log projects)."""
+        return tuple(
+            ShareAccount(project, each.weight, self._used(each, max(now_s, each.at_s)) * each.weight, each.level)
+            for project, each in sorted(self.accounts.items())
+        )
 
     # Accounts.
 

@@ -21,6 +21,7 @@ from policies.model.ids import JobId, ServerIndex
 from policies.model.job import JobSpec
 from policies.model.reasons import Explanation
 from policies.model.resources import Amounts
+from policies.model.shares import Shares
 from predictor.explain import Contributions
 from predictor.serving import PredictorStatus
 from service.api.capacity import QueueCapacity
@@ -118,6 +119,9 @@ class Leader(Protocol):
 
     def queue(self, wanted: QueueWanted) -> QueueSlice:
         """A part of the queue in the order of the policy, between two cycles."""
+
+    def shares(self) -> Shares:
+        """What the policy has counted of users and projects, between two cycles."""
 
     def snapshot_now(self) -> CycleSnapshot | None:
         """The cluster and its queue; None for more than ``forecast_jobs_max`` unfinished jobs."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 import httpx
 
 from service.client.access import Audit, Keys, Projects, Usage, Users, Webhooks
-from service.client.cluster import Cluster, Cycles, Queue, Quotas, Reservations, Services
+from service.client.cluster import Cluster, Cycles, Queue, Quotas, Reservations, Services, Shares
 from service.client.connection import AsyncConnection, Connection, http_options
 from service.client.events import EventStream, StreamEvent
 from service.client.flow import Emit, Flow, Request, Service, Stream
@@ -43,6 +43,7 @@ class Api(Noun[C]):
         self.cluster = Cluster(connection)
         self.reservations = Reservations(connection)
         self.quotas = Quotas(connection)
+        self.shares = Shares(connection)
         self.predictions = Predictions(connection)
         self.models = Models(connection)
         self.forecasts = Forecasts(connection)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from service.wire.jobs import AcceptedDocument, AcceptedServerDocument
     from service.wire.queue import QueuedJobDocument
+    from service.wire.shares import SharesDocument
     from service.wire.timeline import GpusDocument, TimelineDocument
 
 
@@ -142,6 +143,15 @@ class Quotas(Noun[C]):
     def remove(self, scope: str, name: str) -> Flow[QuotaDocument]:
         """Remove both limits."""
         return self._change("DELETE", f"/v1/quotas/{scope}/{segment(name)}")
+
+
+class Shares(Noun[C]):
+    """``client.shares``: fair shares of users and projects."""
+
+    @call
+    def show(self) -> Flow[SharesDocument]:
+        """What the policy has counted of their use, beside their quotas."""
+        return self._get("/v1/shares")
 
 
 class Cycles(Noun[C]):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Generic, TypeVar
 
-from policies.base import Policy, PolicyState, queue_of
+from policies.base import Policy, PolicyState, queue_of, shares_of
 from policies.decision.queue_order import QueueSlice, QueueWanted
 from policies.invariants import Violation, check
 from policies.lifecycle import AttemptState, Cause, JobState
@@ -26,6 +26,7 @@ from policies.model.decision import Action, Change, ChangeKind, Decision
 from policies.model.estimate import EndedJob, Prediction, PredictionRequest
 from policies.model.ids import JobId, job_of
 from policies.model.reasons import Explanation, Reason
+from policies.model.shares import Shares
 from policies.model.value import value
 from service.engine.actions import apply_action, launch_of
 from service.engine.crash_points import CrashPoint, reached
@@ -215,6 +216,10 @@ class Engine(Generic[State]):
     def queue(self, wanted: QueueWanted) -> QueueSlice:
         """A part of the queue in the policy's order. O(wanted log n)."""
         return queue_of(self.policy, self._world, self._state, wanted)
+
+    def shares(self) -> Shares:
+        """What the policy has counted of users and projects."""
+        return shares_of(self.policy, self._world, self._state)
 
     def dump(self) -> dict[str, Any]:
         """The policy's state, for a snapshot of the cycle."""

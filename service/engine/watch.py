@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from policies.base import Policy, queue_of
+from policies.base import Policy, queue_of, shares_of
 from policies.decision.queue_order import QueueSlice, QueueWanted
 from policies.model.decision import Change, Decision
 from policies.model.ids import JobId
 from policies.model.reasons import Explanation
+from policies.model.shares import Shares
 from policies.model.view import ClusterView
 from service.engine.engine import Engine
 from service.engine.events import JobEvent
@@ -57,6 +58,10 @@ class WatchingPolicy:
     def queue(self, view: ClusterView, state: Any, wanted: QueueWanted) -> QueueSlice:
         """The inner policy's."""
         return queue_of(self.inner, view, state, wanted)
+
+    def shares(self, view: ClusterView, state: Any) -> Shares:
+        """The inner policy's."""
+        return shares_of(self.inner, view, state)
 
     def committed(self, cycle: int) -> None:
         """The newest decision belongs to this cycle, and it is committed."""

@@ -14,6 +14,7 @@ from policies.decision.queue_order import QueueSlice, QueueWanted
 from policies.model.estimate import PredictionRequest, Unit
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Explanation
+from policies.model.shares import Shares
 from predictor.explain import Contributions
 from predictor.serving import PredictorStatus
 from service.api.deps import ClusterNow, LoopStatus, Refused
@@ -143,6 +144,10 @@ class Leading:
     def queue(self, wanted: QueueWanted) -> QueueSlice:
         """A part of the queue in the order of the policy."""
         return self.loop.read(lambda engine: engine.queue(wanted))
+
+    def shares(self) -> Shares:
+        """What the policy has counted of users and projects."""
+        return self.loop.read(lambda engine: engine.shares())
 
     def snapshot_now(self) -> CycleSnapshot | None:
         """The cluster and its queue as they are; None if that is too much to copy."""

@@ -22,6 +22,7 @@ from policies.model.estimate import Estimate, Unit
 from policies.model.ids import AttemptId, JobId
 from policies.model.job import JobSpec
 from policies.model.reasons import Explanation
+from policies.model.shares import Shares
 from policies.placement.pool import FreePool
 from predictor.explain import Contributions, contributions
 from predictor.serving import LivePredictor, PredictorStatus
@@ -96,6 +97,7 @@ class World:
     free: dict[str, int] = field(default_factory=dict)
     held_gpus: int = 0
     engine: Engine[Any] | None = None
+    shares: Shares = field(default_factory=Shares)
     explanations: dict[JobId, Explanation] = field(default_factory=dict)
     logs: dict[tuple[int, int | None], bytes] = field(default_factory=dict)
     node_logs: dict[int, bytes] = field(default_factory=dict)
@@ -186,6 +188,10 @@ class WorldLeader:
         if self.world.engine is None:
             return QueueSlice((), 0, tuple(wanted.among or ()), "")
         return self.world.engine.queue(wanted)
+
+    def shares(self) -> Shares:
+        self.world.waits_for_the_loop()
+        return self.world.shares
 
     def cluster(self) -> ClusterNow:
         self.world.waits_for_the_loop()

@@ -7,18 +7,20 @@ from sqlmodel import Session
 
 from service.api.access import Caller
 from service.api.changes import Change, ChangeRequest
-from service.api.deps import ApiDependencies, Deps
+from service.api.deps import ApiDependencies, Deps, ToLeader
 from service.api.idempotency import Answer
 from service.api.limit_documents import concerns, quota_document
 from service.api.permissions import OPERATE, READ
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import NoBody, Routes
+from service.api.share_documents import Owners, shares_document
 from service.db.limits import Use, store_limit, stored_limit, stored_limits, uses
 from service.engine.events import EngineRequest, RequestKind
 from service.engine.limits import LimitOwner, Scope
 from service.wire.base import TEXT_MAX
 from service.wire.bodies import QuotaBody
 from service.wire.cluster import QuotaDocument, QuotasDocument
+from service.wire.shares import SharesDocument
 
 routes = Routes("queue")
 
@@ -36,6 +38,18 @@ def list_quotas(dependencies: Deps, caller: Caller) -> QuotasDocument:
     return QuotasDocument(
         quotas=[quota_document(each, used.get(each.owner, Use())) for each in limited if concerns(caller, each.owner)]
     )
+
+
+@routes.read("/shares", READ, "Show what users and projects have used, and their shares")
+def show_shares(dependencies: Deps, caller: Caller, leader: ToLeader) -> SharesDocument:
+    """As the policy in force counts it, with the quotas and the present use. Of all users and projects for callers who see all
+    projects; otherwise of the caller and of its projects.
+    """
+    shares, policy = leader.shares(), dependencies.settings.policy
+    with dependencies.reading() as connection:
+        stored = [each for each in stored_limits(connection) if each.owner.scope is not Scope.QUEUE]
+        owners = Owners(stored, uses(connection))
+    return shares_document(dependencies.now_s(), policy, shares, owners, caller)
 
 
 @routes.change("PUT", "/quotas/{scope}/{name}", OPERATE, "Set a quota", QuotaDocument, status=200)
