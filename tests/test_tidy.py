@@ -84,5 +84,13 @@ def test_nothing_names_a_package_index() -> None:
     assert found == []
 
 
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    """Add a page to `nav` in mkdocs.yml: `make docs`, and building a wheel, fail without."""
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
+    written = re.findall(r"(?:^|\s)([\w/.-]+\.md)$", navigation, re.MULTILINE)
+    pages = [_name(path) for path in tracked() if path.suffix == ".md" and _name(path).startswith("docs/")]
+    assert sorted(pages) == sorted(name for name in written if name.startswith("docs/"))
+
+
 def test_nothing_large_is_kept() -> None:
     assert {_name(path): path.stat().st_size for path in tracked() if path.stat().st_size > 300_000} == {}

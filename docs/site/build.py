@@ -41,9 +41,7 @@ def _run_mkdocs(root: Path, out: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)]
     done = subprocess.run(command, cwd=root, env=environ, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise SiteError(
-            f"mkdocs failed (status {done.returncode}; it is in the extras 'docs' and 'build'):\n{done.stderr}"
-        )
+        raise SiteError(f"mkdocs failed (status {done.returncode}):\n{done.stderr}")
 
 
 def _leave_out(site: Path) -> None:
