@@ -180,8 +180,7 @@ class RankedPolicy:
         self.restore(view, state, dump)
         for job in view.jobs.values():
             if job.placement is not None:
-                state.hold(job.id, job.placement)
-                state.traffic.add(job, view.cluster, job.placement)
+                state.hold(job, view.cluster, job.placement)
             if job.waiting or job.placement is not None:
                 state.guard.compete(job)
             if job.reservation is not None:

@@ -100,8 +100,7 @@ def _index_change_of_unfinished(
         state.ledger.release(job.id)
         state.delays.end(job.id)
         state.reasons.drop(job.id)
-        state.hold(job.id, change.placement)
-        state.traffic.add(job, view.cluster, change.placement)
+        state.hold(job, view.cluster, change.placement)
         note_stretch(policy, view, job, state)
         if job.placement is None:
             state.vacate(job.id, change.placement)

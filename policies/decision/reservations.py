@@ -128,7 +128,10 @@ def _lacks(missing: list[int]) -> bool:
 
 
 def _unsaved_jobs_hold_it(policy: Decider, view: ClusterView, state: SchedulerState, job: JobView) -> bool:
-    """Whether the job could not start even if all jobs were stopped but those that cannot checkpoint. O(running + servers)."""
+    """Whether the job could not start even if all jobs were stopped but those that cannot checkpoint.
+
+    O(jobs that state no checkpoints), and O(servers) if there are any.
+    """
     held: dict[ServerIndex, int] = {}
     amounts = _stated(view)
     for other in unsaved_jobs(policy, view, state, job):
@@ -144,9 +147,9 @@ def _unsaved_jobs_hold_it(policy: Decider, view: ClusterView, state: SchedulerSt
 
 
 def unsaved_jobs(policy: Decider, view: ClusterView, state: SchedulerState, job: JobView) -> list[JobView]:
-    """The running jobs that cannot checkpoint and are therefore not stopped for this one. O(running)."""
+    """The running jobs that cannot checkpoint and are therefore not stopped for this one. O(jobs that state no checkpoints)."""
     by_priority = policy.options.preempt_unsaved is PreemptUnsaved.PRIORITY
-    running = (view.jobs[each] for each in (*state.running.protected, *state.running.keys, *state.guard.members()))
+    running = (view.jobs[each] for each in state.placements.without_checkpoints if each not in state.ledger.leaving)
     unsaved = (other for other in running if other.placement is not None and cannot_save(other))
     return [other for other in unsaved if not by_priority or other.priority >= job.priority]
 

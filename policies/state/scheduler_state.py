@@ -7,6 +7,7 @@ taken back when the decision ends, because what was really done comes back as ch
 from collections.abc import Sequence
 from typing import Any
 
+from policies.model.cluster import Cluster
 from policies.model.decision import Foreseen
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
@@ -120,10 +121,11 @@ class SchedulerState:
 
     # Running jobs.
 
-    def hold(self, job: JobId, placement: Placement) -> None:
+    def hold(self, job: JobView, cluster: Cluster, placement: Placement) -> None:
         """The job holds these GPUs now."""
         self.ledger.touch(placement)
         self.placements.add(job, placement)
+        self.traffic.add(job, cluster, placement)
 
     def index_running(self, job: JobView, rank: Rank, moves_from_s: float, refresh_at_s: float | None) -> bool:
         """Index (again) a job that may be preempted; return whether it is easier to displace than before.

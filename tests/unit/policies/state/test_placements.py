@@ -30,12 +30,13 @@ def test_placements_agree_with_a_dictionary(operations: list[tuple[bool, int, se
     stretches: dict[JobId, int] = {}
     for adds, number, servers, stretch in operations:
         job = JobId(number)
+        record = JobRecord(job, JobSpec("j", "u", 1, checkpoint_period_s=300.0 if number % 2 else None), 0.0)
         if adds and job not in held:
             held[job] = servers
-            index.add(job, place([ServerShare(ServerIndex(server), 1) for server in servers]))
+            index.add(record, place([ServerShare(ServerIndex(server), 1) for server in servers]))
             if stretch:
                 stretches[job] = stretch
-                index.add_stretch(JobRecord(job, JobSpec("j", "u", 1), 0.0), float(stretch))
+                index.add_stretch(record, float(stretch))
         elif job in held:
             index.remove(job, place([ServerShare(ServerIndex(server), 1) for server in held.pop(job)]))
             stretches.pop(job, None)
@@ -43,6 +44,7 @@ def test_placements_agree_with_a_dictionary(operations: list[tuple[bool, int, se
         for server in range(4):
             holders = {job: len(on) == 1 for job, on in held.items() if server in on}
             assert index.on_server.get(ServerIndex(server), {}) == holders
+        assert set(index.without_checkpoints) == {job for job in held if job % 2 == 0}
         slowest_first = sorted(stretches, key=lambda job: (-stretches[job], job))
         assert [job for _, _, job in index.stretched] == slowest_first
 

@@ -80,7 +80,7 @@ def test_free_for_all_is_free_less_reservations_beyond_what_is_being_vacated() -
     for record, gpus in ((job(1, 3), 3), (job(2, 2), 2)):
         world.add_job(record)
         world.bind(record.id, on((0, gpus)))
-        state.hold(JobId(1), on((0, gpus)))
+        state.hold(record, world.cluster, on((0, gpus)))
     state.ledger.sync(world)
     assert state.pool.free(ServerIndex(0)) == 3
     state.ledger.reserve(JobId(9), on((0, 4)), None)
@@ -107,9 +107,10 @@ def test_a_reservation_beyond_free_and_leaving_gpus_makes_the_balance_negative()
 
 def test_tentative_changes_are_undone() -> None:
     world, state = make(4, 4)
-    world.add_job(job(1, 2))
-    world.bind(JobId(1), on((0, 2)))
-    state.hold(JobId(1), on((0, 2)))
+    held = job(1, 2)
+    world.add_job(held)
+    world.bind(held.id, on((0, 2)))
+    state.hold(held, world.cluster, on((0, 2)))
     state.ledger.reserve(JobId(7), on((1, 1)), None)
     state.ledger.sync(world)
     before = [state.pool.free(ServerIndex(server)) for server in (0, 1)]
