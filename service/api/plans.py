@@ -2,25 +2,24 @@
 
 import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from policies.catalogue.shapes import SHAPES
-from policies.model.cluster import Cluster, Server
+from policies.model.cluster import Cluster
 from policies.model.graph import StageGraph
 from policies.model.job import JobSpec
 from policies.model.parallelism import ParallelismConfig
 from policies.model.plan import PipelineSchedule, Precision, Recompute, TrainingPlan
 from policies.model.shape import ModelShape, TransformerShape
-from policies.placement.fleet import fleet_of
 from policies.suggestion import did_you_mean
 from policies.throughput import NeverFits, times_of
-from policies.training.gpu_names import gpu_name, meant_by, with_types_of
+from policies.training.gpu_names import with_types_of
 from policies.training.hardware import GpuModel, Links
 from policies.training.iteration import IterationTime, iteration_time
 from policies.training.memory import MemoryBill, memory_bill
@@ -28,6 +27,7 @@ from policies.training.nearest import TOLERANCE, FittingPlan, PlanDoesNotFit, ne
 from policies.training.stages import stages_of
 from service.api.faults import is_tag, message_of
 from service.plans.accelerate import read_accelerate
+from service.plans.cluster import AcceptedType, accepted_types, kinds, links_on
 from service.plans.deepspeed import read_deepspeed
 from service.plans.huggingface import huggingface_model
 from service.plans.megatron import read_megatron
@@ -165,54 +165,6 @@ def _fault(error: ReadError, body: PlanBody, reader: str | None) -> PlanFault:
     return PlanFault(f"{error.key:.100}: {problem}", "plan", *([reader] if reader else []))
 
 
-def _kinds(cluster: Cluster) -> Iterator[Server]:
-    """A server of each kind: servers are many, and a request may have many jobs."""
-    return (server for server, _ in fleet_of(cluster).classes)
-
-
-class AcceptedType(NamedTuple):
-    """A GPU type of the cluster that a job takes. ``gpu`` None: not known. ``memory_bytes``: of a GPU; None: not known."""
-
-    name: str
-    gpu: GpuModel | None
-    memory_bytes: int | None
-    problem: str
-
-    def holds(self, bill: MemoryBill) -> bool:
-        """Whether the plan fits, as far as that is known."""
-        return self.memory_bytes is None or bill.peak <= TOLERANCE * self.memory_bytes
-
-
-def accepted_types(gpu_types: Sequence[str], cluster: Cluster) -> list[AcceptedType]:
-    """The cluster's types that serve the names (none: all types), in their order."""
-    known = cluster.gpus_by_type
-    names = meant_by(gpu_types, cluster) if gpu_types else tuple(known)
-    return [_accepted(name, cluster) for name in names if name in known]
-
-
-def _accepted(name: str, cluster: Cluster) -> AcceptedType:
-    stated = [server.gpu_memory_gib for server in _kinds(cluster) if server.gpu_type == name]
-    largest = max((size for size in stated if size is not None), default=None)
-    meaning = gpu_name(name, largest)
-    if not meaning.models:
-        return AcceptedType(
-            name, None, None, f"GPU type {name!r}: neither time nor memory is predicted: it is not known"
-        )
-    roomiest = max(meaning.models, key=lambda model: model.memory_bytes)
-    if largest is None and meaning.model is None:
-        variants = " or ".join(model.name for model in meaning.models)
-        problem = (
-            f"GPU type {name!r} may be {variants}: time and memory are those of {roomiest.name}; servers may state "
-            "gpu_memory_gib"
-        )
-        return AcceptedType(name, roomiest, roomiest.memory_bytes, problem)
-    if largest is None:
-        return AcceptedType(name, roomiest, roomiest.memory_bytes, "")
-    memory = round(largest * 2**30)
-    gpu = meaning.models[0]
-    return AcceptedType(name, replace(gpu, memory_bytes=memory), memory, "")
-
-
 @dataclass(frozen=True, slots=True)
 class Derived:
     """What follows from a plan on a cluster. ``types``: those that the job takes, without those whose memory is too small;
@@ -248,7 +200,7 @@ def derive(plan: TrainingPlan, shape: ModelShape | None, gpu_types: Sequence[str
         return Derived(types, left_out, None, gpu_memory_gib=needed_gib)
     basis = known[0]
     assert basis.gpu is not None
-    speed = min(server.gpu_speed for server in _kinds(cluster) if server.gpu_type == basis.name)
+    speed = min(server.gpu_speed for server in kinds(cluster) if server.gpu_type == basis.name)
     graph, parallelism = stages_of(shape, plan, basis.gpu, links_on(cluster, basis.name), speed)
     return Derived(types, left_out, basis, graph, parallelism, needed_gib)
 
@@ -256,17 +208,8 @@ def derive(plan: TrainingPlan, shape: ModelShape | None, gpu_types: Sequence[str
 def _needed_gib(bill: MemoryBill, types: Collection[str], cluster: Cluster) -> float | None:
     """What each GPU must have, if some servers of these types state less."""
     needed = math.ceil(bill.peak / TOLERANCE / 2**30 * 100) / 100
-    stated = (server.gpu_memory_gib for server in _kinds(cluster) if server.gpu_type in types)
+    stated = (server.gpu_memory_gib for server in kinds(cluster) if server.gpu_type in types)
     return needed if any(size is not None and size < needed for size in stated) else None
-
-
-def links_on(cluster: Cluster, gpu_type: str) -> Links:
-    """Of the largest servers with this type, the fastest ones."""
-    best = max(
-        (server for server in _kinds(cluster) if server.gpu_type == gpu_type),
-        key=lambda server: (server.gpus, server.intra_bytes_s, server.share_bytes_s),
-    )
-    return Links(best.intra_bytes_s, best.share_bytes_s, best.gpus)
 
 
 def _time(shape: ModelShape, plan: TrainingPlan, on: AcceptedType, cluster: Cluster) -> IterationTime:

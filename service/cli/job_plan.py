@@ -12,6 +12,7 @@ from service.cli.output import Column, JsonFlag, print_json, print_table, printa
 from service.cli.plan_words import gib_text, part_words, plan_words, seconds_text
 
 if TYPE_CHECKING:
+    from service.plans.cluster import Servers
     from service.plans.reading import Given, Model, Reading
 
 Document = Mapping[str, Any]
@@ -22,8 +23,20 @@ _READERS = ("--from-megatron", "--from-deepspeed", "--from-accelerate", "--from-
 
 def plan_command(
     gpu_type: Annotated[
-        str, typer.Option("--gpu-type", help="GPU type, such as H100 or A100-80; other spellings are understood.")
-    ],
+        str | None,
+        typer.Option(
+            "--gpu-type",
+            help="GPU type, such as H100 or A100-80; other spellings are understood. Default: the only one of --cluster.",
+        ),
+    ] = None,
+    cluster: Annotated[
+        Path | None,
+        typer.Option(
+            "--cluster",
+            metavar="FILE",
+            help="Cluster file: its memory and bandwidths count instead of those of usual servers, and its GPUs are the limit.",
+        ),
+    ] = None,
     megatron: Annotated[
         str | None,
         typer.Option(
@@ -74,7 +87,6 @@ def plan_command(
     Options replace what the configuration says. Nothing is submitted, and no service is needed. Exit code 1 if the plan does
     not fit the GPUs' memory.
     """
-    from service.plans.gpu_types import gpu_of
     from service.plans.prediction import predict, rank
     from service.plans.reading import Given
     from service.plans.values import ReadError
@@ -89,12 +101,12 @@ def plan_command(
         precision=precision,
     )
     try:
-        gpu, beside = gpu_of(gpu_type), _model(model)
+        servers, beside = _servers(gpu_type, cluster), _model(model)
         reading = _reading(megatron, deepspeed, accelerate, torchrun, given, beside)
         if reading is not None:
-            found = predict(reading, gpu)
+            found = predict(reading, servers)
         elif beside is not None:
-            found = rank(given, beside, gpu)
+            found = rank(given, beside, servers)
         else:
             fail(f"give a configuration ({', '.join(_READERS)}) or --model for a ranking of plans")
     except ReadError as error:
@@ -105,6 +117,22 @@ def plan_command(
         _print(found)
     if not (found["memory"]["fits"] if found["memory"] is not None else found["alternatives"]):
         raise typer.Exit(EXIT_FAILED)
+
+
+def _servers(gpu_type: str | None, cluster: Path | None) -> "Servers":
+    """Those of the cluster file, else usual ones."""
+    from service.config.cluster_file import ClusterFileError, load_cluster
+    from service.plans.cluster import servers_on, usual_servers
+    from service.plans.values import ReadError
+
+    if cluster is not None:
+        try:
+            return servers_on(load_cluster(cluster), gpu_type)
+        except ClusterFileError as error:
+            fail(printable(str(error)))
+    if gpu_type is None:
+        raise ReadError("gpu-type", "is required without --cluster")
+    return usual_servers(gpu_type)
 
 
 def _model(text: str | None) -> "Model | None":

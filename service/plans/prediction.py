@@ -11,6 +11,7 @@ from policies.training.memory import MemoryBill
 from policies.training.nearest import FittingPlan, PlanDoesNotFit, require_fit
 from policies.training.operations import parameters
 from policies.training.ranking import RankedPlan, rank_plans
+from service.plans.cluster import Servers
 from service.plans.reading import Draft, Given, Model, Reading
 from service.plans.values import ReadError
 
@@ -27,9 +28,14 @@ USUAL_TOKENS = 4 * 2**20
 USUAL_SAMPLES = 32
 
 
-def unplanned(given: Given, model: Model) -> tuple[int, Reading]:
-    """GPUs, and what a ranking without a configuration keeps: batch, sequence, precision. Raises :class:`ReadError`."""
+def unplanned(given: Given, model: Model, gpus_max: int | None = None) -> tuple[int, Reading]:
+    """GPUs, and what a ranking without a configuration keeps: batch, sequence, precision. Raises :class:`ReadError`.
+
+    ``gpus_max``: the GPUs of a cluster file, all of which are used where no number is given.
+    """
     draft = Draft(given, model)
+    if given.nodes is None:
+        draft.set("gpus", gpus_max, "all of this type in the cluster file")
     gpus = draft.gpus()
     if draft.get("sequence") is None:
         raise ReadError("sequence", f"is not known for {model.shape.name}; add --sequence TOKENS")
@@ -43,49 +49,52 @@ def unplanned(given: Given, model: Model) -> tuple[int, Reading]:
     return gpus, replace(draft.reading(plan), plan=plan)
 
 
-def rank(given: Given, model: Model, gpu: GpuModel) -> dict[str, Any]:
+def rank(given: Given, model: Model, servers: Servers) -> dict[str, Any]:
     """The document of a model without a configuration: the ranking alone. Raises :class:`ReadError`."""
-    gpus, reading = unplanned(given, model)
+    gpus, reading = unplanned(given, model, servers.gpus)
+    _check_number(gpus, servers)
     own: dict[str, Any] = {"plan": None, "iteration": None, "memory": None, "nearest": []}
-    return _document(reading, model.shape, gpus, gpu, links_of(gpu, reading.gpus_per_node), own)
+    return _document(reading, model.shape, gpus, servers, own)
 
 
-def predict(reading: Reading, gpu: GpuModel) -> dict[str, Any]:
-    """The document of a configuration on a GPU type.
+def predict(reading: Reading, servers: Servers) -> dict[str, Any]:
+    """The document of a configuration on these servers.
 
-    Raises :class:`ReadError` without a model, and for a plan that the model refuses.
+    Raises :class:`ReadError` without a model, for more GPUs than there are, and for a plan that the model refuses.
     """
     shape, plan = reading.shape, reading.plan
     if shape is None:
         raise ReadError("model", "is not in the configuration; add --model with a catalogue name or a config.json")
-    links = links_of(gpu, reading.gpus_per_node)
+    _check_number(plan.gpus, servers)
     try:
-        own = _own(shape, plan, gpu, links)
+        own = _own(shape, plan, servers.gpu, within(servers.links, reading.gpus_per_node))
     except PlanError as error:
         raise ReadError(error.field, str(error).partition(": ")[2]) from None
-    return _document(reading, shape, plan.gpus, gpu, links, own)
+    return _document(reading, shape, plan.gpus, servers, own)
 
 
-def links_of(gpu: GpuModel, gpus_per_node: int) -> Links:
-    """Those of a usual server with this GPU, with NVLink among the GPUs of a server where their number is said."""
-    links = Links.of(gpu)
+def within(links: Links, gpus_per_node: int) -> Links:
+    """The links with NVLink among the GPUs of a server alone, where their number is said."""
     if gpus_per_node and links.domain <= SERVER_GPUS_MAX:
         return replace(links, domain=min(links.domain, gpus_per_node))
     return links
 
 
-def _document(
-    reading: Reading, shape: ModelShape, gpus: int, gpu: GpuModel, links: Links, own: dict[str, Any]
-) -> dict[str, Any]:
-    ranked = rank_plans(shape, reading.plan, gpus, gpu, links)
+def _check_number(gpus: int, servers: Servers) -> None:
+    if servers.gpus is not None and gpus > servers.gpus:
+        raise ReadError("gpus", f"must be at most {servers.gpus}, those of this type in the cluster file (got {gpus})")
+
+
+def _document(reading: Reading, shape: ModelShape, gpus: int, servers: Servers, own: dict[str, Any]) -> dict[str, Any]:
+    ranked = rank_plans(shape, reading.plan, gpus, servers.gpu, within(servers.links, reading.gpus_per_node))
     return {
         "schema": "sooner.plan/1",
         "model": {"name": shape.name, "parameters": parameters(shape).total},
-        "gpu_type": gpu.name,
+        "gpu_type": servers.gpu.name,
         "gpus": gpus,
         "unit": "tokens" if reading.plan.sequence > 1 else "samples",
         "sources": [asdict(source) for source in reading.sources],
-        "warnings": list(reading.warnings),
+        "warnings": [*reading.warnings, *([servers.problem] if servers.problem else [])],
         **own,
         "alternatives": [_alternative(each) for each in ranked[:ALTERNATIVES_MAX]],
     }

@@ -18,13 +18,23 @@ MEGATRON = (
 ON_64 = ("--from-megatron", MEGATRON, "--model", "llama3-70b", "--gpus", "64")
 
 
-def plan(*options: str, gpu_type: str = "h100") -> tuple[int, str, str]:
-    done = RUNNER.invoke(app, ["job", "plan", "--gpu-type", gpu_type, *options])
+CLUSTER = """
+schema: sooner.cluster/1
+name: lab
+servers:
+  - {count: 4, gpus: 8, gpu_type: A100, gpu_memory_gib: 40, nic_gbps: 400, intra_gbps: 2400}
+  - {count: 2, gpus: 4, gpu_type: H100}
+"""
+
+
+def plan(*options: str, gpu_type: str | None = "h100") -> tuple[int, str, str]:
+    typed = ("--gpu-type", gpu_type) if gpu_type is not None else ()
+    done = RUNNER.invoke(app, ["job", "plan", *typed, *options])
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done.exit_code, done.stdout, done.stderr
 
 
-def document(*options: str, gpu_type: str = "h100", code: int = 0) -> dict[str, Any]:
+def document(*options: str, gpu_type: str | None = "h100", code: int = 0) -> dict[str, Any]:
     found, out, err = plan(*options, "--json", gpu_type=gpu_type)
     assert found == code, err
     answer: dict[str, Any] = json.loads(out)
@@ -194,3 +204,73 @@ def test_what_is_refused(options: tuple[str, ...], message: str) -> None:
 
 def test_a_gpu_type_that_is_not_known_is_refused() -> None:
     assert plan(*ON_64, gpu_type="a100")[2] == "error: gpu-type: 'a100' is A100-40 or A100-80; say which\n"
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Path:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(CLUSTER)
+    return file
+
+
+def test_memory_and_links_of_a_cluster_file_count(lab: Path) -> None:
+    tensor = MEGATRON.replace("tensor-model-parallel-size 8", "tensor-model-parallel-size 4")
+    options = ("--from-megatron", tensor, "--model", "llama3-8b", "--gpus", "16", "--cluster", str(lab))
+    on_cluster = document(*options, gpu_type="a100")
+    assert on_cluster["memory"]["limit_bytes"] == 40 * 2**30
+    lab.write_text(CLUSTER.replace("nic_gbps: 400", "nic_gbps: 50"))
+    assert document(*options, gpu_type="a100")["iteration"]["time_s"] > on_cluster["iteration"]["time_s"]
+    lab.write_text(CLUSTER.replace("gpu_memory_gib: 40", "gpu_memory_gib: 80"))
+    assert document(*options, gpu_type="a100")["memory"]["limit_bytes"] == 80 * 2**30
+
+
+def test_all_gpus_of_the_type_are_ranked(lab: Path) -> None:
+    options = ("--model", "llama3-8b", "--cluster", str(lab))
+    found = document(*options, gpu_type="A100")
+    assert found["gpus"] == 32
+    assert {"field": "gpus", "value": "32", "origin": "all of this type in the cluster file"} in found["sources"]
+    assert {each["plan"]["gpus"] for each in found["alternatives"]} == {32}
+    assert document(*options, "--gpus", "8", gpu_type="A100")["gpus"] == 8
+    assert document(*options, "--nodes", "2", "--gpus-per-node", "4")["gpus"] == 8
+    assert "gpus: is in neither" in plan(*options, "--nodes", "2")[2]
+
+
+def test_the_only_type_of_a_cluster_file_needs_no_option(lab: Path) -> None:
+    lab.write_text(CLUSTER.replace("H100", "A100"))
+    assert document("--model", "llama3-8b", "--cluster", str(lab), gpu_type=None)["gpus"] == 40
+
+
+def test_a_type_whose_memory_the_file_leaves_open_is_a_warning(lab: Path) -> None:
+    lab.write_text(CLUSTER.replace(", gpu_memory_gib: 40", ""))
+    code, _, err = plan("--model", "llama3-8b", "--cluster", str(lab), gpu_type="A100")
+    assert code == 0
+    assert err.startswith("warning: GPU type 'A100' may be A100-40 or A100-80: time and memory are those of A100-80")
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "gpu_type", "message"),
+    [
+        (None, ("--gpus", "8"), None, "gpu-type: is required without --cluster"),
+        (CLUSTER, (), None, "gpu-type: is required: the cluster file has A100, H100"),
+        (CLUSTER, (), "V100", "gpu-type: 'V100' is not in the cluster file; its types are A100, H100"),
+        (CLUSTER, ("--gpus", "9"), "H100", "gpus: must be at most 8, those of this type in the cluster file (got 9)"),
+        (
+            CLUSTER,
+            ("--from-megatron", MEGATRON.replace("size 8", "size 4"), "--nodes", "8", "--gpus-per-node", "8"),
+            "A100",
+            "gpus: must be at most 32, those of this type in the cluster file (got 64)",
+        ),
+        (CLUSTER.replace("H100", "odd"), (), "odd", "gpu-type: GPU type 'odd': neither time nor memory is predicted"),
+        ("servers: []", (), "H100", "cluster.yaml"),
+    ],
+)
+def test_what_a_cluster_file_does_not_have_is_refused(
+    tmp_path: Path, text: str | None, options: tuple[str, ...], gpu_type: str | None, message: str
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(text or "")
+    named = ("--cluster", str(file)) if text is not None else ()
+    code, out, err = plan("--model", "llama3-8b", *named, *options, gpu_type=gpu_type)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert message in err
