@@ -14,6 +14,7 @@ from policies.lifecycle import JobState
 from policies.model.cluster import Cluster, Server
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
+from policies.model.shares import Shares
 from service.config.settings import load_settings
 from service.db.history import ended_jobs
 from service.db.lease import LEADER_LEASE, LeaderLease
@@ -116,6 +117,7 @@ def test_the_api_is_told_of_held_gpus_the_newest_cycle_and_the_queue(
         assert eventually(lambda: leader.cluster().held_gpus == 2)
         [place] = leader.queue(QueueWanted(None, 5)).jobs
         assert (place.key.job, place.position) == (3, 1)
+        assert leader.shares() == Shares()
         now = leader.cluster()
         assert sum(now.usable_gpus) == sum(now.free_gpus) + now.held_gpus
         assert eventually(lambda: (leader.status().duration_s or 0.0) > 0.0)
