@@ -306,3 +306,15 @@ def test_the_theme_follows_the_system_until_the_reader_chooses(tab: Page, site: 
     tab.reload()
     assert dark()
     assert tab.evaluate("localStorage.length + sessionStorage.length") == 0
+
+
+@pytest.mark.parametrize("frame", ["{}", '<section class="panel">{}</section>'])
+def test_a_wide_table_scrolls_inside_a_narrow_page(tab: Page, site: Site, frame: str) -> None:
+    cells = "".join(f"<td>column-{number}</td>" for number in range(20))
+    site.show(
+        "", frame.format(f'<div class="scroll"><table class="data"><tbody><tr>{cells}</tr></tbody></table></div>')
+    )
+    tab.set_viewport_size({"width": 360, "height": 800})
+    tab.goto(site.url)
+    assert tab.evaluate("document.documentElement.scrollWidth") == 360
+    assert tab.evaluate("(box => box.scrollWidth > box.clientWidth)(document.querySelector('.scroll'))")
