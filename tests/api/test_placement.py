@@ -157,6 +157,16 @@ def test_the_newest_attempt_counts(client: Client, world: World) -> None:
     assert (shown(client, ended)["attempt"], shown(client, ended)["state"]) == (f"{ended}.1", "completed")
 
 
+def test_the_gpus_that_the_engine_reported_count(client: Client, world: World) -> None:
+    job = placed(world, placement=TOGETHER)
+    with world.database.writing() as session:
+        statement = update(ATTEMPTS).where(ATTEMPTS.c.job_id == job).values(got_gpu_ids=[[4, 5, 6, 7]])
+        session.connection().execute(statement)
+    found = shown(client, job)
+    assert found["servers"][0]["gpu_ids"] == [4, 5, 6, 7]
+    assert found["stages"][0]["replicas"][1]["gpus"] == [{"server": 0, "gpu_id": 5, "rank": 1}]
+
+
 def test_a_job_without_stages_has_its_gpus_and_says_why(client: Client, world: World) -> None:
     placement = place([ServerShare(ServerIndex(0), 2), ServerShare(ServerIndex(2), 1)])
     found = shown(client, placed(world, JobSpec("n", "u", 3), placement))
