@@ -143,7 +143,7 @@ def test_resumptions_pair_a_preempted_attempt_with_the_next() -> None:
 
 
 class Story:
-    """A client that only knows the attempts of jobs."""
+    """Jobs of which a client only knows the attempts."""
 
     def __init__(self, attempts: dict[int, list[dict[str, object]]]) -> None:
         self._attempts = attempts
@@ -170,7 +170,7 @@ def attempts(resumed_at: float) -> list[dict[str, object]]:
 def test_the_demo_fails_if_what_it_shows_did_not_happen(state: str, resumed_at: float, message: str | None) -> None:
     demo = Demo(Place(Path("/nowhere")), 0.0)
     jobs: Any = [{"id": 1, "state": state, "reason_sentence": "It crashed."}]
-    client: Any = Story({1: attempts(resumed_at)})
+    client: Any = SimpleNamespace(jobs=Story({1: attempts(resumed_at)}))
     if message is None:
         demo.check(client, jobs)
     else:
@@ -215,7 +215,7 @@ def test_the_live_lines_tell_predictions_reasons_preemptions_and_resumption() ->
         base | {"state": "running", "attempts": 2, "preemptions": 1, "iterations_done": 20.0, "servers": ["s0002"]},
         base | {"state": "succeeded", "attempts": 2, "preemptions": 1, "reason_sentence": "It ended."},
     ]
-    client: Any = SimpleNamespace(jobs=lambda: [rounds.pop(0)])
+    client: Any = SimpleNamespace(jobs=SimpleNamespace(list=lambda: [rounds.pop(0)]))
     Watch(client, time.monotonic(), told.append).until(lambda jobs: not rounds, time.monotonic() + STEP_DEADLINE_S)
     assert [line.partition("(1 GPU): ")[2] for line in told] == [
         "predicted 50 [40-60]: recurrence: 9 past runs",
