@@ -33,7 +33,7 @@ class Programs:
         self.install("scontrol", f'test "$1" = update || cat {folder}/config.txt')
         (folder / "config.txt").write_text((ANSWERS / "config-22.05.8.txt").read_text())
         (folder / "sinfo.json").write_text((ANSWERS / "sinfo-22.05.8.json").read_text())
-        self.queue(json.loads((ANSWERS / "squeue-22.05.8.json").read_text())["jobs"])
+        self.queue(_as_of_now(json.loads((ANSWERS / "squeue-22.05.8.json").read_text())["jobs"]))
 
     def install(self, name: str, script: str) -> None:
         program = self.folder / name
@@ -62,6 +62,13 @@ class Programs:
     def run(self, *arguments: str) -> Any:
         environ = {"PATH": f"{self.folder}:/usr/bin:/bin"}
         return CliRunner().invoke(app, ["advise", *arguments, "--state", str(self.folder / "state")], env=environ)
+
+
+def _as_of_now(jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The recorded jobs, submitted a minute ago: what the command learns depends on how long they have waited."""
+    later_s = int(time.time()) - 60 - max(job["submit_time"] for job in jobs)
+    times = ("submit_time", "eligible_time", "accrue_time", "start_time", "end_time")
+    return [job | {name: job[name] + later_s for name in times if job[name]} for job in jobs]
 
 
 @pytest.fixture
