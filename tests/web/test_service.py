@@ -118,7 +118,6 @@ def test_a_job_is_held_released_and_cancelled(browser_tab: Page, service: LiveSe
     expect(tab.get_by_role("button", name="Cancel")).to_have_count(0)
 
 
-@pytest.mark.xfail(reason="the page is read again before the next cycle alone")
 def test_a_priority_is_changed(browser_tab: Page, service: LiveService) -> None:
     tab = browser_tab
     job = submitted(service, "priority", hold=True)
@@ -222,7 +221,6 @@ def test_no_page_has_a_serious_fault_for_readers_with_aids(chromium: Browser, se
     service.request("POST", f"/v1/jobs/{running}/cancel")
 
 
-@pytest.mark.xfail(reason="the queue is 4 px too wide")
 def test_pages_fit_a_narrow_screen(chromium: Browser, service: LiveService) -> None:
     job = submitted(service, "narrow " + "x" * 90, hold=True)
     context = chromium.new_context(viewport={"width": 360, "height": 740})

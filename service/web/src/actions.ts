@@ -2,7 +2,7 @@
 import { ApiError, call, type Fault } from "./api";
 import { confirmed } from "./dialogs";
 import { all, announce, el, url } from "./dom";
-import { refreshNow } from "./live";
+import { expectChange, refreshNow } from "./live";
 
 type Json = Record<string, unknown>;
 
@@ -102,6 +102,7 @@ async function run(element: HTMLElement, form: HTMLFormElement | null, submitter
     const result = element.querySelector("[data-result]");
     if (result && element.dataset["show"]) result.textContent = String((answer as Json | null)?.[element.dataset["show"]] ?? "");
     element.dispatchEvent(new CustomEvent("sooner:done", { bubbles: true, detail: answer }));
+    if (response.status === 202) expectChange();
     if (then === "refresh") await refreshNow();
     else if (then !== "stay") location.assign(url(fill(then, answer)));
   } catch (error) {

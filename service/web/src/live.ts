@@ -17,6 +17,7 @@ const GAP_MS_MAX = 5000;
 const SHARE_MAX = 0.1;
 /** Forecasts and ages change without an event. */
 const IDLE_MS = 30_000;
+const ACCEPTED_MS = [300, 1200, 3000];
 const RETRY_MS_MAX = 30_000;
 const FETCH_MS_MAX = 30_000;
 
@@ -27,6 +28,7 @@ let gapMs = GAP_MS;
 let refreshedAtMs = 0;
 let freshAt = new Date();
 let dueAtMs = Infinity;
+let expectedMs: number[] = [];
 let timer = 0;
 let running: Promise<void> | null = null;
 
@@ -132,12 +134,20 @@ async function refresh(): Promise<void> {
   settle();
 }
 
+/** The next cycle acts on a change that was accepted: read the page again until then, because not every change is an event. */
+export function expectChange(): void {
+  const nowMs = performance.now();
+  expectedMs = ACCEPTED_MS.map((delayMs) => nowMs + delayMs);
+}
+
 /** How long until the next refresh without an event. [data-poll] names the seconds for what has no events. */
 function wait(): void {
   const polled = Number(document.querySelector<HTMLElement>("[data-poll]")?.dataset["poll"] ?? 0);
   if (failures > 0) later(Math.min(1000 * 2 ** failures, RETRY_MS_MAX));
   else if (polled > 0) later(Math.max(polled * 1000, GAP_MS));
   else if (topics.length) later(IDLE_MS);
+  expectedMs = expectedMs.filter((atMs) => atMs > performance.now());
+  if (expectedMs[0] !== undefined) later(expectedMs[0] - performance.now());
 }
 
 /** Fetch the page again now, after the refresh that may be under way. */
