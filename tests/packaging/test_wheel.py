@@ -169,7 +169,7 @@ def test_the_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Pa
     with tarfile.open(source) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
-    left_out = (".ci/", ".git", "notebooks/")
+    left_out = (".ci/", ".git", ".dockerignore", "notebooks/")
     assert [name for name in tracked if name not in inside and not name.startswith(left_out)] == []
     build_wheel(source, tmp_path)
     (again,) = tmp_path.glob("*.whl")

@@ -262,7 +262,8 @@ class Top(App[None]):
     def _show_choice(self) -> None:
         row = self.table.chosen
         self.map.choose(job_number(row) if row is not None else None)
-        self.refresh_bindings()
+        if self.top_screen is not None:
+            self.refresh_bindings()
 
     def on_resize(self) -> None:
         """Lay out the lines at the top again."""
