@@ -164,8 +164,15 @@ class TestEnds:
         assert programs[1].poll() is None
         assert shared.read_halt(servers.inbox(), servers.seal()) is None
 
-    def test_one_failure_ends_all_nodes(self, servers: Servers) -> None:
-        ends = servers.run(only_on(1, "raise SystemExit(3)"), (1, 1, 1))
+    def test_one_failure_ends_all_nodes(self, servers: Servers, tmp_path: Path) -> None:
+        # A node whose rank has not begun when the failure comes would end without an exit code.
+        begun = tmp_path / "begun"
+        fail = f"import os, time\nwhile not os.path.exists({str(begun)!r}): time.sleep(0.02)\nraise SystemExit(3)"
+        programs = servers.start(servers.plan(only_on(1, fail), (1, 1, 1)))
+        servers.wait_output("ready", 0, 2)
+        begun.touch()
+        assert [code_of(program) for program in programs] == [0] * 3
+        ends = [servers.end(rank) for rank in range(3)]
         assert [end["exit_code"] for end in ends] == [143, 3, 143]
         assert [end.get("halted_by") for end in ends] == [1, None, 1]
         assert ends[0]["detail"].startswith("stopped because node 1 could not go on: rank 1: exit code 3")
