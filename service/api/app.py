@@ -95,6 +95,7 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
     app.state.failed_logins = Buckets(
         dependencies.settings.failed_logins_per_s_max, dependencies.settings.failed_logins_burst_max
     )
+    app.state.key_requests = Buckets(dependencies.settings.requests_per_s_max, dependencies.settings.requests_burst_max)
     app.state.owners = Owners(dependencies.database)
     app.state.idempotency_keys = Keys(
         dependencies.database, dependencies.now_s, dependencies.settings.idempotency_kept_s

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from sqlalchemy.exc import DBAPIError
 
+from service.api.sse import STREAM_S_MAX
 from service.config.settings import Settings
 from service.db.access import StoredKey, stored_key, used_key
 from service.db.session import Database
@@ -59,7 +60,9 @@ class Authenticator:
         self._monotonic_s = monotonic_s
         # By digest, so that no secret stays in memory and the time of a lookup reveals none.
         self._known: dict[bytes, _Known] = {}
-        self._generation = 0
+        # Sessions that were closed here, until no stream of theirs can be open.
+        self._closed: dict[bytes, float] = {}
+        self._generation = self._rights = 0
         self._lock = threading.Lock()
 
     def known(self, token: str) -> Identity | None:
@@ -125,15 +128,26 @@ class Authenticator:
             return None
         return stored.identity, min(found.expires_at_s, stored.expires_at_s or found.expires_at_s)
 
-    @property
-    def rights(self) -> int:
-        """A number that changes with every change of rights: open streams end then."""
-        return self._generation
+    def watch(self, session: str | None) -> Callable[[], bool]:
+        """Says whether rights have changed since this call, or this session was closed: open streams end then."""
+        rights, mark = self._rights, None if session is None else _session_mark(session)
+        return lambda: self._rights != rights or mark in self._closed
+
+    def forget_session(self, session: str) -> None:
+        """The session was closed: it opens nothing here any more. Others go on."""
+        mark, now_s = _session_mark(session), self._monotonic_s()
+        with self._lock:
+            # A look-up that is under way may have found it open.
+            self._generation += 1
+            self._known.pop(mark, None)
+            self._closed = {each: until_s for each, until_s in self._closed.items() if until_s > now_s}
+            self._closed[mark] = now_s + STREAM_S_MAX
 
     def forget(self) -> None:
         """Empty the cache, because rights have changed. Lookups under way are not cached either."""
         with self._lock:
             self._generation += 1
+            self._rights += 1
             self._known = {mark: known._replace(until_s=float("-inf")) for mark, known in self._known.items()}
 
     def _cached(self, mark: bytes) -> Identity | None:
@@ -172,7 +186,8 @@ def _mark(token: str) -> bytes:
 
 
 def _session_mark(token: str) -> bytes:
-    return _mark(f"session {token}")
+    # Longer than the mark of any key: a session's token is no bearer token.
+    return b"session " + _mark(token)
 
 
 def _over(expires_at_s: float | None, now_s: float) -> bool:

@@ -7,7 +7,6 @@ page of this service can read: the CSRF token. It follows from the cookie, so no
 import hashlib
 import hmac
 import re
-from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import quote
 
@@ -26,14 +25,15 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
 def session_cookie(headers: Headers) -> str | None:
-    """The session of the request; None for a program, which sends an Authorization header, and without a well-formed cookie."""
-    if "authorization" in headers:
+    """The session of the request; None for a program, which sends a bearer token, and without a well-formed cookie.
+
+    Browsers add the password that a proxy has asked for as another kind of authorization. Other services of the host may set
+    cookies of any form, and one of this name for a shorter path: the cookie of the longest path comes first.
+    """
+    if any(value.partition(" ")[0].lower() == "bearer" for value in headers.getlist("authorization")):
         return None
-    try:
-        found = SimpleCookie("; ".join(headers.getlist("cookie"))).get(COOKIE)
-    except CookieError:
-        return None
-    return found.value if found is not None and _TOKEN.fullmatch(found.value) else None
+    parts = (part.strip().partition("=") for line in headers.getlist("cookie") for part in line.split(";"))
+    return next((value for name, _, value in parts if name == COOKIE and _TOKEN.fullmatch(value)), None)
 
 
 def csrf_token(session: str) -> str:
@@ -41,9 +41,14 @@ def csrf_token(session: str) -> str:
     return hmac.new(session.encode("ascii"), b"csrf", hashlib.sha256).hexdigest()
 
 
+def is_change(method: str) -> bool:
+    """Whether a request of this method may change something."""
+    return method not in _SAFE
+
+
 def check_csrf(method: str, headers: Headers, session: str) -> None:
     """Raise Problem (403) for a change without the session's CSRF token."""
-    if method in _SAFE:
+    if not is_change(method):
         return
     given = headers.get(CSRF_HEADER, "").encode("utf-8", "surrogateescape")
     if not hmac.compare_digest(given, csrf_token(session).encode("ascii")):

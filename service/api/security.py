@@ -90,9 +90,7 @@ class RequestGuard:
         self._hosts = frozenset(host.lower() for host in (*settings.allowed_hosts, reached_host(settings.host)))
         self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.allowed_origins)
         self._body_bytes_max = settings.body_bytes_max
-        self._requests = Buckets(settings.requests_per_s_max, settings.requests_burst_max)
         self._refusals = Buckets(REFUSALS_PER_S, REFUSALS_BURST)
-        self._requests_per_s_max = settings.requests_per_s_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
@@ -181,11 +179,7 @@ class RequestGuard:
         else:
             check_csrf(scope["method"], headers, session)
             caller = await _of_session(scope, session)
-        if caller.key_id is not None:
-            wait_s = self._requests.take(caller.key_id)
-            if wait_s:
-                limit = f"{self._requests_per_s_max:g} requests per second of one key (setting requests_per_s_max)"
-                raise _too_many(f"At most {limit}.", wait_s)
+        check_rate(scope, caller)
         return caller
 
     async def _log_refusal(self, scope: Scope, status: int) -> None:
@@ -270,6 +264,17 @@ async def caller_with(scope: Scope, token: str | None) -> Identity:
     with closing(_ticket(scope, _looker(scope, authenticator, token))) as ticket:
         ticket.take(Bound.REQUESTS)
         return await _looked_up(scope["app"].state.failed_logins, authenticator, token, address_of(scope))
+
+
+def check_rate(scope: Scope, caller: Identity) -> None:
+    """Count a request of the caller's key. Raises 429 above the rate limit."""
+    if caller.key_id is None:
+        return
+    state = scope["app"].state
+    wait_s = state.key_requests.take(caller.key_id)
+    if wait_s:
+        limit = f"{state.dependencies.settings.requests_per_s_max:g} requests per second of one key"
+        raise _too_many(f"At most {limit} (setting requests_per_s_max).", wait_s)
 
 
 async def _looked_up(failures: Buckets, authenticator: Authenticator, token: str, address: str) -> Identity:

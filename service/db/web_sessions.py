@@ -8,10 +8,14 @@ import hashlib
 import secrets
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from sqlalchemy import Connection, delete, insert, select
 
 from service.db.tables import WEB_SESSIONS
+
+OPEN_MAX: Final = 200
+"""Open sessions of one key or of the local token, and codes: a program that signs in again and again fills no table."""
 
 
 class Kind(StrEnum):
@@ -30,8 +34,13 @@ class WebSession:
 
 
 def open_session(connection: Connection, kind: Kind, key_id: str | None, now_s: float, expires_at_s: float) -> str:
-    """Store a new one; returns its token."""
+    """Store a new one; returns its token. Above :data:`OPEN_MAX` of the key the oldest ends."""
     token = secrets.token_urlsafe(32)
+    rows = WEB_SESSIONS.c
+    mine = select(rows.token_sha256).where(rows.kind == kind.value, rows.key_id == key_id)
+    surplus = mine.order_by(rows.created_at_s.desc(), rows.token_sha256).offset(OPEN_MAX - 1)
+    # The table is small, and people sign in seldom: it needs no index of keys.
+    connection.execute(delete(WEB_SESSIONS).where(rows.token_sha256.in_(surplus)))
     connection.execute(
         insert(WEB_SESSIONS).values(
             token_sha256=_digest(token), kind=kind.value, key_id=key_id, created_at_s=now_s, expires_at_s=expires_at_s

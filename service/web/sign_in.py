@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
 from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
@@ -15,7 +15,7 @@ from service.api.authenticate import Authenticator
 from service.api.browser import COOKIE, SIGN_IN, csrf_token, session_cookie
 from service.api.deps import ApiDependencies, dependencies_of
 from service.api.problems import Problem
-from service.api.security import caller_with
+from service.api.security import caller_with, check_rate
 from service.db.audit import Entry, Origin, Outcome, record
 from service.db.web_sessions import Kind, close_session, open_session
 from service.domain.access import Identity
@@ -26,16 +26,27 @@ FORM_BYTES_MAX: Final = 16_384
 _NEXT: Final = re.compile(r"(?:[A-Za-z0-9_-]+(?:/[A-Za-z0-9_.-]+)*)?(?:\?[A-Za-z0-9_.,:;%&=+~-]*)?")
 """A page of this service, relative to its root."""
 
+_USED: Final = "This code has expired or was used. Run `sooner dashboard` again."
+
 
 async def sign_in_page(request: Request) -> Response:
-    """The form; with a valid code of ``sooner dashboard`` a single button."""
-    code = request.query_params.get("code")
+    """The form; with a valid code of ``sooner dashboard`` a single button; with an open session the way back."""
+    asked = request.query_params
+    code, wanted = asked.get("code"), asked.get("next", "")
     authenticator: Authenticator = request.app.state.authenticator
-    whose = None if code is None else await run_in_threadpool(authenticator.look_up_code, code)
-    said = "This code has expired or was used. Run `sooner dashboard` again." if code and whose is None else ""
-    return _form(
-        request, request.query_params.get("next", ""), said, code=code if whose is not None else None, whose=whose
-    )
+    if code is not None:
+        whose = await run_in_threadpool(authenticator.look_up_code, code)
+        return _form(
+            request, wanted, _USED if whose is None else "", code=code if whose is not None else None, whose=whose
+        )
+    session = session_cookie(request.headers)
+    if session is None and request.headers.get("sec-fetch-site") == "cross-site" and "again" not in asked:
+        # A link on another site leads here without the cookie, which is strict. The browser sends it when this page asks.
+        address = f"./{SIGN_IN}?again=1&next={quote(_page(wanted), safe='')}"
+        return html(request, "again.html", {"address": address})
+    if session is not None and await run_in_threadpool(authenticator.look_up_session, session) is not None:
+        return RedirectResponse("./" + _page(wanted), 303)
+    return _form(request, wanted, "")
 
 
 async def sign_in(request: Request) -> Response:
@@ -46,19 +57,17 @@ async def sign_in(request: Request) -> Response:
     if "code" in form:
         caller = await run_in_threadpool(_used_code, request, form["code"])
         if caller is None:
-            said = "This code has expired or was used. Run `sooner dashboard` again."
-            return _form(request, wanted, said, status=401)
+            return _form(request, wanted, _USED, status=401)
     else:
         try:
             caller = await caller_with(request.scope, form.get("key", "").strip() or None)
+            check_rate(request.scope, caller)
         except Problem as problem:
             said = problem.detail if "key" in form and form["key"].strip() else "Enter an API key."
             return _form(request, wanted, said, status=problem.status_code, headers=problem.headers)
     token = await run_in_threadpool(_opened, request, dependencies, caller)
     answer = RedirectResponse("./" + _page(wanted), 303)
-    settings = dependencies.settings
-    secure = request.url.scheme == "https"
-    answer.set_cookie(COOKIE, token, max_age=int(settings.session_s), httponly=True, samesite="strict", secure=secure)
+    _set_cookie(request, answer, token, int(dependencies.settings.session_s))
     return answer
 
 
@@ -71,9 +80,16 @@ async def sign_out(request: Request) -> Response:
     if session is not None and form.get("csrf") == csrf_token(session):
         await run_in_threadpool(_closed, request, dependencies_of(request), session)
         authenticator: Authenticator = request.app.state.authenticator
-        authenticator.forget()
-        answer.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+        authenticator.forget_session(session)
+        _set_cookie(request, answer, "", 0)
     return answer
+
+
+def _set_cookie(request: Request, answer: Response, token: str, max_age_s: int) -> None:
+    # What the browser sees: a proxy may have ended the encryption.
+    encrypted = request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
+    # Without a path the cookie is for that of this form (RFC 6265, section 5.1.4), which a proxy may have moved.
+    answer.set_cookie(COOKIE, token, max_age=max_age_s, path=None, httponly=True, samesite="strict", secure=encrypted)
 
 
 async def _fields(request: Request) -> dict[str, str]:
@@ -105,8 +121,9 @@ def _form(
 
 
 def _page(wanted: str) -> str:
-    """The page to go to: nothing that leads away from this service."""
-    return wanted if _NEXT.fullmatch(wanted) and not wanted.startswith((SIGN_IN, "sign-out")) else ""
+    """The page to go to: nothing that leads away from this service, nor to another one below the same proxy."""
+    leaves = not {".", ".."}.isdisjoint(wanted.partition("?")[0].split("/"))
+    return wanted if _NEXT.fullmatch(wanted) and not leaves and not wanted.startswith((SIGN_IN, "sign-out")) else ""
 
 
 def _used_code(request: Request, code: str) -> Identity | None:

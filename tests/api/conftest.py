@@ -43,6 +43,7 @@ from service.api.idempotency import Keys
 from service.api.overview import Overviews, read
 from service.api.peers import Peers
 from service.api.permissions import Owners
+from service.api.rates import Buckets
 from service.api.readiness import Readiness
 from service.api.routers.health import read_readiness
 from service.api.sse import Streams
@@ -392,6 +393,7 @@ def app_of(world: World, name: str = "the only one") -> FastAPI:
     shared.state.dependencies = world.dependencies()
     shared.state.owners = Owners(world.database)
     shared.state.authenticator = Authenticator(world.database, world.settings, world.token, lambda: world.now_s)
+    shared.state.key_requests = Buckets(world.settings.requests_per_s_max, world.settings.requests_burst_max)
     shared.state.idempotency_keys = Keys(world.database, lambda: world.now_s, world.settings.idempotency_kept_s)
     shared.state.readiness = Readiness(lambda: read_readiness(shared.state.dependencies), wait_s=60.0)
     shared.state.overviews = Overviews(lambda: read(shared.state.dependencies))
@@ -400,9 +402,9 @@ def app_of(world: World, name: str = "the only one") -> FastAPI:
     return shared
 
 
-def pages_of(world: World) -> FastAPI:
-    """The shared application with the dashboard, bound to a world."""
-    app = app_of(world, "with pages")
+def pages_of(world: World, name: str = "with pages") -> FastAPI:
+    """The shared application of a name with the dashboard, bound to a world."""
+    app = app_of(world, name)
     if not hasattr(app.state, "templates"):
         install(app)
     app.state.shared_documents = SharedDocuments()

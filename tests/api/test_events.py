@@ -29,12 +29,13 @@ def stream(
     query: str = "",
     last: str | None = None,
     *,
+    cookie: str | None = None,
     until: Callable[[list[Event], str], bool],
     meanwhile: Callable[[], object] = lambda: None,
 ) -> list[Event]:
     """The events that a client receives until it has enough and goes, or the service ends the stream.
 
-    ``meanwhile`` happens once the stream is open.
+    ``meanwhile`` happens once the stream is open. With a ``cookie`` a browser asks.
     """
     text = ""
     gone = asyncio.Event()
@@ -66,7 +67,8 @@ def stream(
             if until(events(), text):
                 gone.set()
 
-    headers = [(b"host", BASE_URL.removeprefix("http://").encode()), (b"authorization", f"Bearer {token}".encode())]
+    shown = (b"authorization", f"Bearer {token}".encode()) if cookie is None else (b"cookie", cookie.encode())
+    headers = [(b"host", BASE_URL.removeprefix("http://").encode()), shown]
     if last is not None:
         headers.append((b"last-event-id", last.encode()))
     scope = {

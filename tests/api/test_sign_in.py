@@ -9,8 +9,10 @@ from fastapi import FastAPI
 from httpx import Client, Response
 from sqlalchemy import select
 
+from service.api.authenticate import Authenticator
 from service.api.browser import COOKIE, CSRF_HEADER
 from service.api.rates import Buckets
+from service.db import web_sessions
 from service.db.access import revoke_key
 from service.db.tables import WEB_SESSIONS
 from service.domain.access import Role
@@ -70,11 +72,14 @@ def test_a_session_opens_what_its_key_opens(browser: Client, ada: Person) -> Non
 
 def test_the_cookie_is_closed_to_scripts_other_sites_and_plain_http(app: FastAPI, ada: Person, browser: Client) -> None:
     cookie = sign_in(browser, ada.key).headers["set-cookie"]
-    assert re.fullmatch(rf"{COOKIE}=[\w-]{{43}}; HttpOnly; Max-Age=43200; Path=/; SameSite=strict", cookie)
+    assert re.fullmatch(rf"{COOKIE}=[\w-]{{43}}; HttpOnly; Max-Age=43200; SameSite=strict", cookie)
     with client_of(app, None) as encrypted:
         encrypted.base_url = "https://127.0.0.1:8765"  # type: ignore[assignment]
         answer = encrypted.post("/sign-in", data={"key": ada.key}, headers={"Origin": "https://127.0.0.1:8765"})
         assert answer.headers["set-cookie"].endswith("; Secure")
+    # A proxy ends the encryption: the origin is what the browser sees.
+    answer = browser.post("/sign-in", data={"key": ada.key}, headers={"Origin": "https://127.0.0.1:8765"})
+    assert answer.headers["set-cookie"].endswith("; Secure")
 
 
 def test_the_key_is_in_no_answer_and_in_no_address(browser: Client, ada: Person) -> None:
@@ -108,6 +113,8 @@ def test_many_wrong_keys_have_to_wait(browser: Client, app: FastAPI) -> None:
         "/jobs",
         "https://evil.example",
         "jobs//evil",
+        "jobs/../../other-service",
+        "jobs/./../x?tab=log",
         "..",
         "../x",
         "\\\\evil",
@@ -192,6 +199,117 @@ def test_signing_in_and_out_is_on_record(browser: Client, ada: Person, world: Wo
         ("POST /sign-out", f"key {ada.key_id}"),
         ("POST /sign-in", f"key {ada.key_id}"),
     ]
+
+
+def cookies(browser: Client, text: str) -> dict[str, str]:
+    """The header of a browser with these cookies alone."""
+    browser.cookies.clear()
+    return {"Cookie": text}
+
+
+def test_cookies_of_other_services_do_no_harm(browser: Client, ada: Person) -> None:
+    """A browser sends those of all services of a host, the one of the longest path first."""
+    sign_in(browser, ada.key)
+    mine, other = browser.cookies[COOKIE], "x" * 43
+    for text in (
+        f'seen={{"a": [1, 2]}}; {COOKIE}={mine}; a[b]=c',
+        f"odd; =; {COOKIE}={mine}; {COOKIE}={other}",
+        f"{COOKIE}=; {COOKIE}={mine}",
+    ):
+        assert browser.get("/v1/me", headers=cookies(browser, text)).status_code == 200, text
+    assert browser.get("/v1/me", headers=cookies(browser, f"{COOKIE}={other}; {COOKIE}={mine}")).status_code == 401
+
+
+def test_the_password_of_a_proxy_is_no_token(browser: Client, ada: Person) -> None:
+    sign_in(browser, ada.key)
+    basic = {"Authorization": "Basic YTpi"}
+    assert browser.get("/v1/me", headers=basic).json()["user"] == "ada"
+    assert_problem(browser.post("/v1/jobs", json=plain_job(), headers={**basic, **ORIGIN}), "forbidden")
+
+
+def test_a_token_counts_before_a_cookie(browser: Client, ada: Person, world: World) -> None:
+    sign_in(browser, ada.key)
+    bob = person(world, "bob", Role.VIEWER)
+    assert browser.get("/v1/me", headers={"Authorization": f"Bearer {bob.key}"}).json()["user"] == "bob"
+    assert browser.get("/v1/me", headers={"Authorization": "Bearer wrong"}).status_code == 401
+    both = [("Authorization", f"Bearer {bob.key}"), ("Authorization", "Basic YTpi")]
+    assert browser.get("/v1/me", headers=both).status_code == 401
+
+
+def test_a_session_is_no_bearer_token(browser: Client, ada: Person, app: FastAPI) -> None:
+    sign_in(browser, ada.key)
+    assert browser.get("/v1/me").status_code == 200, "and so it is cached"
+    for token in (browser.cookies[COOKIE], f"session {browser.cookies[COOKIE]}"):
+        with client_of(app, token) as program:
+            assert program.get("/v1/me").status_code == 401
+
+
+def test_signing_out_ends_ones_own_streams_alone(browser: Client, ada: Person, app: FastAPI, world: World) -> None:
+    sign_in(browser, ada.key)
+    authenticator: Authenticator = app.state.authenticator
+    mine, other = authenticator.watch(browser.cookies[COOKIE]), authenticator.watch("x" * 43)
+    programs = authenticator.watch(None)
+    browser.post("/sign-out", data={"csrf": csrf_of(browser.get("/jobs"))}, headers=ORIGIN)
+    assert (mine(), other(), programs()) == (True, False, False)
+    authenticator.forget()
+    assert (other(), programs()) == (True, True)
+
+
+def test_a_look_up_during_the_sign_out_is_not_trusted(
+    browser: Client, ada: Person, app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sign_in(browser, ada.key)
+    door: Authenticator = app.state.authenticator
+    real = web_sessions.find_session
+
+    def late(*arguments: object) -> object:
+        found = real(*arguments)  # type: ignore[arg-type]
+        door.forget_session(browser.cookies[COOKIE])
+        return found
+
+    monkeypatch.setattr("service.api.authenticate.find_session", late)
+    assert door.look_up_session(browser.cookies[COOKIE]) is not None
+    assert door.known_session(browser.cookies[COOKIE]) is None
+
+
+def test_the_oldest_sessions_of_a_key_end(
+    browser: Client, ada: Person, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_sessions, "OPEN_MAX", 3)
+    bob = person(world, "bob", Role.VIEWER)
+    sign_in(browser, bob.key)
+    made = [browser.cookies[COOKIE]]
+    for number in range(5):
+        world.now_s = NOW_S + number
+        sign_in(browser, ada.key)
+        made.append(browser.cookies[COOKIE])
+    answers = [browser.get("/v1/me", headers=cookies(browser, f"{COOKIE}={each}")).status_code for each in made]
+    assert answers == [200, 401, 401, 200, 200, 200]
+    with world.database.reading() as session:
+        assert len(session.connection().execute(select(WEB_SESSIONS)).all()) == 4
+
+
+def test_signing_in_counts_as_a_request_of_the_key(browser: Client, ada: Person, app: FastAPI) -> None:
+    app.state.key_requests = Buckets(0.01, 2)
+    answers = [sign_in(browser, ada.key) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [303, 303, 429]
+    assert int(answers[2].headers["retry-after"]) > 0
+    assert "requests per second of one key" in answers[2].text
+    assert "set-cookie" not in answers[2].headers
+
+
+def test_a_link_on_another_site_opens_the_page(browser: Client, ada: Person) -> None:
+    """The cookie is strict, so the browser leaves it out of that first request and of those it is sent on to."""
+    elsewhere = {"Sec-Fetch-Site": "cross-site"}
+    first = browser.get("/jobs/12?tab=log", headers=elsewhere)
+    second = browser.get(f"/{first.headers['location'].removeprefix('../')}", headers=elsewhere)
+    found = re.search(r'http-equiv="refresh" content="0; url=\./([^"]+)"', second.text)
+    assert found is not None, second.text
+    address = f"/{found[1].replace('&amp;', '&')}"
+    assert "API key" in browser.get(address, headers=elsewhere).text, "asked once"
+    sign_in(browser, ada.key)
+    assert browser.get(address).headers["location"] == "./jobs/12?tab=log"
+    assert browser.get("/sign-in?next=//evil.example").headers["location"] == "./"
 
 
 class TestCodes:

@@ -12,6 +12,7 @@ from policies.model.reasons import Reason
 from service.api.access import Caller
 from service.api.admission import ticket_of
 from service.api.authenticate import Authenticator
+from service.api.browser import session_cookie
 from service.api.deps import Deps
 from service.api.documents import document
 from service.api.feed import Feed
@@ -71,11 +72,11 @@ def follow(
     """
     streams: Streams = request.app.state.streams
     authenticator: Authenticator = request.app.state.authenticator
-    rights = authenticator.rights
+    ended = authenticator.watch(session_cookie(request.headers))
     since = _position(last_event_id)
     feed, event, show = _topic(dependencies, caller, streams, topic)
     return StreamingResponse(
-        stream(feed, since, event, show, lambda: dependencies.process.is_stopping() or authenticator.rights != rights),
+        stream(feed, since, event, show, lambda: dependencies.process.is_stopping() or ended()),
         media_type=MEDIA_TYPE,
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
