@@ -125,6 +125,7 @@ class Ticket:
     caller: Caller
     _taken: Counter[Bound] = field(default_factory=Counter)
     _turns: list[_Turn] = field(default_factory=list)
+    _closed: bool = False
 
     @property
     def is_heavy(self) -> bool:
@@ -132,7 +133,10 @@ class Ticket:
         return self._taken[Bound.HEAVY] > 0
 
     def take(self, bound: Bound, amount: int = 1) -> None:
-        """Count more for this request. Raises Problem (429 or 503)."""
+        """Count more for this request. Raises Problem (429 or 503). After the request's end it counts nothing."""
+        if self._closed:
+            # Part of the work outlives a page that was answered with an error.
+            return
         self.admission.take(self.settings, self.caller, bound, amount, self._taken[bound])
         self._taken[bound] += amount
 
@@ -156,6 +160,7 @@ class Ticket:
 
     def close(self) -> None:
         """Give everything back."""
+        self._closed = True
         if self._taken:
             self.admission.give_back(self.caller, self._taken)
             self._taken.clear()

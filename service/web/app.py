@@ -5,11 +5,16 @@ from importlib.resources import files
 from typing import Final
 
 from fastapi import FastAPI
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import PathLike, StaticFiles
-from starlette.types import Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.api.access import origin_of
+from service.api.browser import is_change, session_cookie
 from service.domain.access import Role
 from service.web.page import Page, endpoint
 from service.web.pages.admin import admin
@@ -22,15 +27,32 @@ from service.web.reader import SharedDocuments
 from service.web.render import environment
 from service.web.sign_in import sign_in, sign_in_page, sign_out
 
+
+class Number(Convertor[int]):
+    """A number of a job or of a simulation. Python refuses to read one of thousands of digits."""
+
+    regex = "[0-9]{1,18}"
+
+    def convert(self, value: str) -> int:
+        """The number."""
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        """Its digits."""
+        return str(value)
+
+
+register_url_convertor("number", Number())
+
 PAGES: Final = (
     Page("/", "overview.html", overview, "jobs servers", "Overview", "o"),
     Page("/queue", "queue.html", queue, "jobs", "Queue", "q"),
     Page("/jobs", "jobs.html", jobs, "jobs", "Jobs", "j"),
-    Page("/jobs/{job_id:int}", "job.html", job),
+    Page("/jobs/{job_id:number}", "job.html", job),
     Page("/predictions", "predictions.html", predictions, "", "Predictions", "p"),
     Page("/usage", "usage.html", usage, "", "Usage", "u"),
     Page("/what-if", "what_if.html", what_if, "", "What if", "w", Role.OPERATOR),
-    Page("/what-if/{number:int}", "simulation.html", simulation),
+    Page("/what-if/{number:number}", "simulation.html", simulation),
     Page("/cluster", "cluster.html", cluster, "servers", "Cluster", "c"),
     Page("/submit", "submit.html", submit, "", "Submit", "s", Role.SUBMITTER),
     Page("/admin", "admin.html", admin, "", "Admin", "a"),
@@ -51,10 +73,33 @@ class Static(StaticFiles):
         return answer
 
 
+class FreshAfterChanges:
+    """Middleware: after a change by a page, its caller's pages share no document that was read before it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] != "http" or not is_change(scope["method"]) or session_cookie(Headers(scope=scope)) is None:
+            await self._app(scope, receive, send)
+            return
+
+        async def answer(message: Message) -> None:
+            # Before the browser learns of the change, and so before it reads the page again.
+            if message["type"] == "http.response.start" and (origin := origin_of(Request(scope))) is not None:
+                shared: SharedDocuments = scope["app"].state.shared_documents
+                shared.forget(origin.identity)
+            await send(message)
+
+        await self._app(scope, receive, answer)
+
+
 def install(app: FastAPI) -> None:
     """Add the pages to the application of the API, behind its request guard."""
     app.state.templates = environment()
     app.state.shared_documents = SharedDocuments()
+    app.add_middleware(FreshAfterChanges)
     navigation = tuple(page for page in PAGES if page.label)
     for page in PAGES:
         app.router.routes.append(Route(page.path, endpoint(page, navigation), methods=["GET"]))

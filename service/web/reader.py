@@ -48,21 +48,34 @@ class SharedDocuments:
     def get(self, key: _Key) -> asyncio.Future[tuple[int, Any]] | None:
         """A document, which may still be on its way; None if there is none or it is too old."""
         made_s, found = self._found.get(key, (float("-inf"), None))
-        return found if time.monotonic() - made_s <= SHARED_S else None
+        if found is None or found.cancelled() or time.monotonic() - made_s > SHARED_S:
+            return None
+        return found
 
     def put(self, key: _Key, document: asyncio.Future[tuple[int, Any]]) -> None:
         """Share a document from now on."""
-        self._found[key] = (time.monotonic(), document)
+        now_s = time.monotonic()
+        self._found[key] = (now_s, document)
         self._found.move_to_end(key)
-        while len(self._found) > SHARED_MAX:
+        # The oldest are first. One document may take megabytes.
+        while len(self._found) > SHARED_MAX or now_s - next(iter(self._found.values()))[0] > SHARED_S:
             self._found.popitem(last=False)
+
+    def forget(self, caller: Identity) -> None:
+        """The caller has changed something: what the next page shows must be newer."""
+        for key in [key for key in self._found if key[0] == caller]:
+            del self._found[key]
+
+    def __len__(self) -> int:
+        return len(self._found)
 
 
 class Reader:
-    """Reads of one page."""
+    """Reads of one page: one at a time, because a page counts as one request of its caller, and each read holds a thread."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
+        self._turn = asyncio.Lock()
         self._shared: SharedDocuments = request.app.state.shared_documents
 
     async def get(self, path: str, parameters: Parameters | None = None) -> Any:
@@ -112,7 +125,8 @@ class Reader:
             else:
                 body.extend(message.get("body", b""))
 
-        await self._request.app(scope, receive, send)
+        async with self._turn:
+            await self._request.app(scope, receive, send)
         return status, json.loads(body) if body else None
 
 

@@ -15,9 +15,10 @@ import pytest
 from fastapi import FastAPI
 
 from service.api import stepwise
-from service.api.admission import TURNS, Bound
+from service.api.admission import TURNS, Admission, Bound, Ticket
 from service.api.app import create_app
 from service.api.peers import PEER_HEADER, Peers
+from service.config.settings import Settings
 from service.db.identity import peer_secret
 from service.domain.access import LOCAL, Role
 from tests.api.client import BASE_URL, client_of
@@ -146,6 +147,16 @@ def test_the_local_token_is_a_caller_too(tmp_path: Path, monkeypatch: pytest.Mon
         requests.begin(world.token, "GET", "/v1/cluster")
         assert_refused(requests.ask(world.token, "GET", "/v1/jobs"), "too-many-requests", "caller_requests_max")
         assert requests.end() == [200]
+
+
+def test_what_outlives_its_request_counts_nothing(tmp_path: Path) -> None:
+    """A page that was answered with an error leaves reads behind."""
+    admission = Admission()
+    ticket = Ticket(admission, Settings(data_dir=tmp_path), ("user", "ada"))
+    ticket.take(Bound.REQUESTS)
+    ticket.close()
+    ticket.take(Bound.HEAVY)
+    assert [admission.under_way(bound) for bound in (Bound.REQUESTS, Bound.HEAVY)] == [0, 0]
 
 
 def test_look_ups_of_tokens_count_for_their_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,123 @@
+"""Reads of pages: how many at a time, and which documents pages share."""
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from service.domain.access import LOCAL, Identity, Role
+from service.web import reader
+from service.web.reader import Reader, SharedDocuments, Unavailable
+
+ADA = Identity("ada", Role.VIEWER, frozenset({"vision"}), "key")
+
+
+class Api:
+    """Answers with the number of the answer, and counts those that are under way."""
+
+    def __init__(self, status: int = 200) -> None:
+        self.state = SimpleNamespace(shared_documents=SharedDocuments())
+        self.status = status
+        self.answers = self.under_way = self.most = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await asyncio.sleep(0)
+        self.answers += 1
+        body = json.dumps({"number": self.answers, "path": scope["path"]}).encode()
+        self.under_way -= 1
+        await send({"type": "http.response.start", "status": self.status, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    found = SimpleNamespace(now_s=100.0)
+    monkeypatch.setattr(reader, "time", SimpleNamespace(monotonic=lambda: found.now_s))
+    return found
+
+
+def reader_of(api: Api, caller: Identity = LOCAL) -> Reader:
+    scope: dict[str, Any] = {"type": "http", "app": api, "headers": [(b"host", b"here")], "state": {"identity": caller}}
+    return Reader(Request(scope))
+
+
+async def number(api: Api, path: str = "v1/jobs", caller: Identity = LOCAL) -> int:
+    return int((await reader_of(api, caller).get(path))["number"])
+
+
+@pytest.mark.usefixtures("clock")
+def test_the_reads_of_a_page_are_made_one_after_the_other() -> None:
+    async def page(api: Api) -> None:
+        one = reader_of(api)
+        await asyncio.gather(*(one.get(f"v1/jobs/{job}") for job in range(5)))
+
+    async def pages(api: Api) -> None:
+        await asyncio.gather(page(api), page(api))
+
+    api = Api()
+    asyncio.run(pages(api))
+    assert (api.answers, api.most) == (5, 1), "the second page has the documents of the first"
+
+
+def test_a_document_serves_pages_of_its_caller_for_a_second(clock: SimpleNamespace) -> None:
+    async def check(api: Api) -> None:
+        assert [await number(api), await number(api), await number(api, caller=ADA)] == [1, 1, 2]
+        clock.now_s += 0.9
+        assert await number(api) == 1
+        clock.now_s += 0.2
+        assert await number(api) == 3
+
+    asyncio.run(check(Api()))
+
+
+def test_a_change_of_the_caller_ends_it(clock: SimpleNamespace) -> None:
+    async def check(api: Api) -> None:
+        assert [await number(api), await number(api, caller=ADA)] == [1, 2]
+        api.state.shared_documents.forget(ADA)
+        assert [await number(api), await number(api, caller=ADA)] == [1, 3]
+
+    asyncio.run(check(Api()))
+
+
+def test_old_documents_take_no_memory(clock: SimpleNamespace) -> None:
+    async def check(api: Api) -> None:
+        for job in range(300):
+            await number(api, f"v1/jobs/{job}")
+        assert len(api.state.shared_documents) == reader.SHARED_MAX
+        clock.now_s += 1.1
+        await number(api)
+        assert len(api.state.shared_documents) == 1
+
+    asyncio.run(check(Api()))
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_read_that_was_given_up_is_made_again() -> None:
+    async def given_up(api: Api) -> None:
+        waiting.append(asyncio.ensure_future(number(api)))
+        await asyncio.sleep(0)
+
+    async def again(api: Api) -> None:
+        assert await number(api) == 1
+
+    api, waiting = Api(), list[asyncio.Future[int]]()
+    # The end of the first loop cancels what is under way.
+    asyncio.run(given_up(api))
+    asyncio.run(again(api))
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_problem_of_the_api_is_raised_or_replaced() -> None:
+    async def check(api: Api) -> None:
+        with pytest.raises(Unavailable) as raised:
+            await number(api)
+        assert raised.value.status == 503
+        assert await reader_of(api).get_or(7, "v1/jobs") == 7
+
+    asyncio.run(check(Api(status=503)))
