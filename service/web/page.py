@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from jinja2 import Environment
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from service.api.access import caller_of
 from service.api.browser import csrf_token, root_of, session_cookie
+from service.api.deps import dependencies_of
 from service.domain.access import Identity, Role
 from service.web.reader import Reader, Unavailable
 
@@ -39,6 +41,10 @@ class Asked:
     def query(self, name: str) -> str | None:
         """A parameter of the page's address; None if it is missing or empty."""
         return self.request.query_params.get(name) or None
+
+    def rows(self, wanted: int) -> int:
+        """The ``limit`` of a list: as many rows as wanted, if the API gives so many on a page."""
+        return min(wanted, dependencies_of(self.request).settings.page_size_max)
 
     def may(self, role: str) -> bool:
         """Whether the caller has the rights of this role."""
@@ -73,7 +79,8 @@ def endpoint(page: Page, navigation: tuple[Page, ...]) -> Callable[[Request], Aw
             values = await page.view(asked)
         except Unavailable as problem:
             return html(request, "problem.html", {**common, "problem": problem}, status=problem.status)
-        return html(request, page.template, common | values)
+        # Hundreds of rows take a while, in which the event loop serves others.
+        return await run_in_threadpool(html, request, page.template, common | values)
 
     return show
 

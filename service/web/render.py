@@ -16,7 +16,9 @@ NOTHING: Final = "–"
 _NOTHING: Final = Markup('<span class="muted">–</span>')
 
 TEXT_SHOWN_MAX: Final = 200
-"""Letters of a name in a table; the title has the whole."""
+"""Letters of a name in a table; the title has more."""
+
+TITLE_SHOWN_MAX: Final = 2000
 
 
 def environment() -> Environment:
@@ -45,10 +47,12 @@ def text(value: object, most: int = TEXT_SHOWN_MAX) -> Markup:
     """Text of a user on one line: control characters visible, its direction isolated, its length limited."""
     if value is None or value == "":
         return _NOTHING
-    whole = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(value))
+    # One letter more than is shown.
+    given = str(value)[: TITLE_SHOWN_MAX + 1]
+    whole = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in given)
     if len(whole) <= most:
         return Markup("<bdi>{}</bdi>").format(whole)
-    return Markup('<bdi title="{}">{}…</bdi>').format(whole[:2000], whole[:most])
+    return Markup('<bdi title="{}">{}…</bdi>').format(whole[:TITLE_SHOWN_MAX], whole[:most])
 
 
 def when(value: str | None, form: str = "full") -> Markup:

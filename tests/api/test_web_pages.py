@@ -1,9 +1,11 @@
 """Pages: what they show of the API, to whom, and that no text of a user becomes anything but text."""
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html.parser import HTMLParser
+from typing import Any
 from urllib.parse import urljoin
 
 import pytest
@@ -11,16 +13,23 @@ from fastapi import FastAPI
 from httpx import Client
 from sqlalchemy import update
 
+from policies.model.cluster import Server
+from policies.model.ids import AttemptId
+from service.api.browser import CSRF_HEADER
+from service.db.limits import StoredLimit, store_limit
+from service.db.progress import ProgressPoint, record_progress
 from service.db.tables import SIMULATIONS
 from service.domain.access import Role
+from service.engine.limits import LimitOwner, OwnerLimit, Scope
 from service.web.app import PAGES
+from service.web.pages import cluster
 from service.web.pages.cluster import fragments
 from service.web.pages.predictions import error_of
 from tests.api.client import client_of
 from tests.api.conftest import World, pages_of
 from tests.api.helpers import admit, plain_job
 from tests.api.people import person, submitted
-from tests.api.test_sign_in import HTML, ORIGIN, sign_in
+from tests.api.test_sign_in import HTML, ORIGIN, csrf_of, sign_in
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&{{ 7*7 }}\N{RIGHT-TO-LEFT OVERRIDE}"
 VOID = {"meta", "link", "input", "img", "br", "hr", "path", "rect", "line", "circle"}
@@ -203,6 +212,83 @@ def test_pages_share_documents_only_between_the_same_callers(app: FastAPI, world
         assert "bobs-job" not in browser.get("/jobs").text
 
 
+def test_a_page_after_a_change_shows_it(admin: Client, world: World) -> None:
+    person(world, "ada", Role.SUBMITTER, "vision")
+    page = admin.get("/admin")
+    assert ">Disable<" in page.text
+    change = admin.put("/v1/users/ada", json={"disabled": True}, headers={**ORIGIN, CSRF_HEADER: csrf_of(page)})
+    assert change.status_code == 200
+    assert ">Enable<" in admin.get("/admin").text
+
+
+def test_a_smaller_page_of_the_api_makes_smaller_pages(world: World, jobs: list[int]) -> None:
+    world.settings = world.settings.model_copy(update={"page_size_max": 2, "page_size_default": 2})
+    with browser_of(pages_of(world), world.token) as browser:
+        for address in addresses(jobs):
+            assert browser.get(address).status_code == 200, address
+
+
+def test_many_servers_are_shown_a_page_at_a_time(admin: Client, world: World) -> None:
+    world.servers = [Server(f"node{number}", 8, rack=f"rack{number // 50}") for number in range(250)]
+    first = admin.get("/cluster").text
+    Elements(first)
+    assert first.count('id="server-') == 100
+    assert "1 to 100 of 250" in first
+    assert 'href="./cluster?page=2"' in first
+    last = admin.get("/cluster?page=3").text
+    assert (last.count('id="server-'), "node249" in last, 'rel="next"' in last) == (50, True, False)
+    found = admin.get("/cluster?name=RACK4&state=up").text
+    assert (found.count('id="server-'), "node200" in found, "node199" in found) == (50, True, False)
+    assert "No server matches" in admin.get("/cluster?name=none&page=7").text
+    assert "No server matches" in admin.get("/cluster?state=down").text
+    for page in ("0", "-1", "x", "9" * 40, "4"):
+        assert admin.get(f"/cluster?page={page}").status_code == 200, page
+
+
+def test_long_tables_of_limits_are_folded(admin: Client, app: FastAPI, world: World, monkeypatch: Any) -> None:
+    monkeypatch.setattr(cluster, "ROWS", 2)
+    with client_of(app, world.token) as operator:
+        for name in ("a", "b", "c"):
+            operator.put(f"/v1/quotas/user/{name}", json={"jobs_queued_max": 5}).raise_for_status()
+    page = admin.get("/usage").text
+    Elements(page)
+    assert page[page.index('<h2 id="quotas-title"') :].count("<tr>") == 3
+    assert "These are the first 2 of 3." in page
+
+
+@pytest.mark.parametrize(
+    ("owner", "offered"), [(LimitOwner(Scope.PROJECT, "vision"), "pause"), (LimitOwner(Scope.QUEUE), "resume")]
+)
+def test_the_whole_queue_is_paused_or_resumed(admin: Client, world: World, owner: LimitOwner, offered: str) -> None:
+    with world.database.writing() as session:
+        limit = StoredLimit(owner, OwnerLimit(paused=True, pause_reason=""), None)
+        store_limit(session.connection(), limit, world.now_s)
+    assert re.findall(r'data-action="POST v1/queue/(\w+)"', admin.get("/queue").text) == [offered]
+
+
+def test_a_long_curve_is_shown_to_its_end(admin: Client, world: World, jobs: list[int]) -> None:
+    with world.database.writing() as session:
+        attempt = AttemptId(f"{jobs[0]}.1")
+        record_progress(session, [ProgressPoint(attempt, world.now_s + at, float(at)) for at in range(1201)])
+    page = admin.get(f"/jobs/{jobs[0]}").text
+    chart = json.loads(re.findall(r'<script type="application/json">(.*?)</script>', page)[0])
+    assert chart["iteration"][-1] == 1200.0
+    assert 200 < len(chart["iteration"]) <= 300
+
+
+def test_a_page_does_without_what_the_service_is_too_busy_for(world: World) -> None:
+    world.settings = world.settings.model_copy(update={"caller_heavy_requests_max": 0})
+    with browser_of(pages_of(world), world.token) as browser:
+        page = browser.get("/predictions")
+    assert page.status_code == 200
+    assert "computing other answers" in page.text
+
+
+def test_a_number_of_thousands_of_digits_is_no_job(admin: Client) -> None:
+    assert admin.get(f"/jobs/{'9' * 5000}").status_code == 404
+    assert admin.get(f"/jobs/{'9' * 18}").status_code in (404, 422)
+
+
 @pytest.mark.parametrize(
     ("free", "expected"),
     [
@@ -234,9 +320,11 @@ def test_errors_of_predictions_by_hand() -> None:
     assert found["too_long"] == pytest.approx(1 / 3)
 
 
-def test_forms_are_posted_with_their_origin(admin: Client) -> None:
+def test_forms_are_posted_with_their_origin(admin: Client, app: FastAPI) -> None:
     """A browser sends the origin "null" with a form of a page whose referrer policy is no-referrer."""
-    assert admin.get("/sign-in").headers["referrer-policy"] == "same-origin"
+    assert admin.get("/jobs").headers["referrer-policy"] == "same-origin"
+    with client_of(app, None) as stranger:
+        assert stranger.get("/sign-in").headers["referrer-policy"] == "same-origin"
     assert admin.post("/sign-out", data={}, headers=ORIGIN).status_code == 303
 
 

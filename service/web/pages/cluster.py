@@ -1,9 +1,19 @@
 """Servers, and who has used them."""
 
 import asyncio
-from typing import Any
+from collections import Counter
+from typing import Any, Final
+from urllib.parse import urlencode
 
 from service.web.page import Asked
+
+SERVERS: Final = 100
+"""Rows of a page of servers."""
+
+ROWS: Final = 366
+"""Rows of a table of use: the days of a year."""
+
+STATES: Final = ("up", "drained", "down")
 
 
 async def cluster(asked: Asked) -> dict[str, Any]:
@@ -11,14 +21,42 @@ async def cluster(asked: Asked) -> dict[str, Any]:
     found, reservations, events = await asyncio.gather(
         asked.read.get("v1/cluster"),
         asked.read.get("v1/reservations"),
-        asked.read.get("v1/cluster/events", {"limit": 30}),
+        asked.read.get("v1/cluster/events", {"limit": asked.rows(30)}),
     )
     return {
         "found": found,
+        "states": Counter(server["state"] for server in found["servers"]),
+        **_listed(asked, found["servers"]),
         "fragments": fragments(found["servers"]),
         "reservations": reservations["reservations"],
         "events": events["items"],
         "json": "v1/cluster",
+    }
+
+
+def _listed(asked: Asked, servers: list[dict[str, Any]]) -> dict[str, Any]:
+    """A page of the servers that the filters leave: thousands of rows would take a browser seconds, at each change of one."""
+    wanted, state = asked.query("name") or "", asked.query("state")
+    state = state if state in STATES else None
+    left = [
+        server
+        for server in servers
+        if (state is None or server["state"] == state)
+        and wanted.lower() in f"{server['name']} {server['rack']} {server['gpu_type']}".lower()
+    ]
+    number = asked.query("page") or "1"
+    pages = max(1, -(-len(left) // SERVERS))
+    page = min(max(1, int(number)), pages) if number.isdecimal() and len(number) <= 9 else 1
+    given = {name: value for name, value in (("name", wanted), ("state", state)) if value}
+    return {
+        "servers": left[(page - 1) * SERVERS : page * SERVERS],
+        "matching": len(left),
+        "number": page,
+        "pages": pages,
+        "per_page": SERVERS,
+        "filters": {"name": wanted, "state": state},
+        "choices": STATES,
+        "query": urlencode(given),
     }
 
 
@@ -40,10 +78,12 @@ async def usage(asked: Asked) -> dict[str, Any]:
     found, shares, quotas = await asyncio.gather(
         asked.read.get("v1/usage", parameters), asked.read.get_or(None, "v1/shares"), asked.read.get("v1/quotas")
     )
-    rows = sorted(found["rows"], key=lambda row: -row["held_gpu_h"]) if group != "day" else found["rows"]
+    # The largest users; of days the last ones.
+    rows = sorted(found["rows"], key=lambda row: -row["held_gpu_h"])[:ROWS] if group != "day" else found["rows"][-ROWS:]
     return {
         "found": found,
         "rows": rows,
+        "most": ROWS,
         "group": group,
         "days": days,
         "shares": shares,

@@ -13,7 +13,15 @@ PAGE: Final = 50
 """Rows of a list."""
 
 EVENTS: Final = 500
-"""Changes of a job on its page: the largest page of the API."""
+"""Changes of a job on its page, and its progress reports in one read."""
+
+ATTEMPTS: Final = 100
+
+REPORTS_READS: Final = 4
+"""Reads of progress reports at most. Long curves are thinned out to a few hundred points in the end."""
+
+POINTS: Final = 300
+"""Points of the chart of progress."""
 
 STATES: Final = tuple(state.value for state in JobState)
 _ENDED: Final = frozenset(state.value for state in TERMINAL)
@@ -23,9 +31,10 @@ async def queue(asked: Asked) -> dict[str, Any]:
     """The waiting jobs in the policy's order."""
     after = asked.query("after")
     found, parts = await asyncio.gather(
-        asked.read.get("v1/queue/jobs", {"limit": PAGE, "after": after}), asked.read.get("v1/queue")
+        asked.read.get("v1/queue/jobs", {"limit": asked.rows(PAGE), "after": after}), asked.read.get("v1/queue")
     )
-    return {"found": found, "parts": parts, "after": after, "json": "v1/queue/jobs"}
+    paused = any(pause["scope"] == "queue" for pause in parts["pauses"])
+    return {"found": found, "parts": parts, "paused": paused, "after": after, "json": "v1/queue/jobs"}
 
 
 async def jobs(asked: Asked) -> dict[str, Any]:
@@ -40,7 +49,7 @@ async def jobs(asked: Asked) -> dict[str, Any]:
         found = await asked.read.get_or(None, f"v1/jobs/{int(number)}")
         if found is not None:
             return {"found": {"items": [found], "next": None}, **_listed(filters, state, after, given)}
-    found = await asked.read.get("v1/jobs", {**given, "limit": PAGE, "after": after})
+    found = await asked.read.get("v1/jobs", {**given, "limit": asked.rows(PAGE), "after": after})
     return {"found": found, **_listed(filters, state, after, given)}
 
 
@@ -62,14 +71,13 @@ async def job(asked: Asked) -> dict[str, Any]:
     path = f"v1/jobs/{number}"
     found = await asked.read.get(path)
     ended = found["state"] in _ENDED
-    events, attempts, explanation, prediction, told, placed, reports = await asyncio.gather(
-        asked.read.get(f"{path}/events", {"limit": EVENTS}),
-        asked.read.get(f"{path}/attempts", {"limit": 100}),
+    events, attempts, explanation, prediction, placed, reports = await asyncio.gather(
+        asked.read.get(f"{path}/events", {"limit": asked.rows(EVENTS)}),
+        asked.read.get(f"{path}/attempts", {"limit": asked.rows(ATTEMPTS)}),
         asked.read.get_or(None, f"{path}/explanation"),
         asked.read.get_or(None, f"{path}/prediction"),
-        asked.read.get_or({"items": []}, f"{path}/forecasts", {"limit": 100}),
         asked.read.get_or(None, f"{path}/placement"),
-        asked.read.get_or({"items": []}, f"{path}/progress", {"limit": 200}),
+        _reports(asked, path),
     )
     mine = asked.caller.changes(found["user"] or "")
     return {
@@ -78,13 +86,12 @@ async def job(asked: Asked) -> dict[str, Any]:
         "events": events["items"],
         "events_more": events["next"] is not None,
         "attempts": attempts["items"],
+        "attempts_more": attempts["next"] is not None,
         "explanation": explanation,
         "prediction": prediction,
-        "told": told["items"],
         "placed": placed,
         "drawing": drawing_of(placed),
-        "reports": reports["items"],
-        "chart": _progress_chart(found, prediction, reports["items"]),
+        "chart": _progress_chart(prediction, reports),
         "mine": mine,
         "reads_output": asked.caller.reads_output(found["user"] or ""),
         "may_submit": asked.caller.role.covers(Role.SUBMITTER),
@@ -93,9 +100,20 @@ async def job(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _progress_chart(
-    found: dict[str, Any], prediction: dict[str, Any] | None, reports: list[Any]
-) -> dict[str, Any] | None:
+async def _reports(asked: Asked, path: str) -> list[Any]:
+    """Progress reports, oldest first: at most :data:`POINTS` of them, with the newest one that was read."""
+    found: list[Any] = []
+    after: str | None = None
+    for _ in range(REPORTS_READS):
+        part = await asked.read.get(f"{path}/progress", {"limit": asked.rows(EVENTS), "after": after})
+        found += part["items"]
+        if (after := part["next"]) is None:
+            break
+    step = -(-len(found) // POINTS) or 1
+    return found[-1::-step][::-1]
+
+
+def _progress_chart(prediction: dict[str, Any] | None, reports: list[Any]) -> dict[str, Any] | None:
     """Iterations done over time, against the predicted total and its interval."""
     if len(reports) < 2:
         return None

@@ -13,8 +13,8 @@ async def overview(asked: Asked) -> dict[str, Any]:
     """What runs, what is next, and what needs attention."""
     now, running, queue = await asyncio.gather(
         asked.read.get("v1/overview"),
-        asked.read.get("v1/jobs", {"state": ["starting", "running"], "limit": SHOWN + 1}),
-        asked.read.get_or(None, "v1/queue/jobs", {"limit": SHOWN}),
+        asked.read.get("v1/jobs", {"state": ["starting", "running"], "limit": asked.rows(SHOWN + 1)}),
+        asked.read.get_or(None, "v1/queue/jobs", {"limit": asked.rows(SHOWN)}),
     )
     return {
         "now": now,

@@ -17,9 +17,9 @@ async def predictions(asked: Asked) -> dict[str, Any]:
     """What predicts, how far off it was by user and program, and whether forecasts hold."""
     serving, models, accuracy, ended = await asyncio.gather(
         asked.read.get_or(None, "v1/predictor"),
-        asked.read.get("v1/models", {"limit": 10}),
-        asked.read.get("v1/forecasts/accuracy"),
-        asked.read.get("v1/jobs", {"state": ["succeeded"], "limit": JOBS}),
+        asked.read.get("v1/models", {"limit": asked.rows(10)}),
+        asked.read.get_or(None, "v1/forecasts/accuracy"),
+        asked.read.get("v1/jobs", {"state": ["succeeded"], "limit": asked.rows(JOBS)}),
     )
     scored = [job for job in ended["items"] if job["prediction"] and job["prediction"]["log_error"] is not None]
     return {

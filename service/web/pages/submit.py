@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 import yaml
+from starlette.concurrency import run_in_threadpool
 
 from policies.registry import policy_names
 from service.web.page import Asked
@@ -23,14 +24,15 @@ async def submit(asked: Asked) -> dict[str, Any]:
     if again is not None and again.isdecimal() and len(again) <= 9:
         spec = await asked.read.get(f"v1/jobs/{int(again)}/spec")
         given = {name: value for name, value in spec.items() if value not in (None, [], {}) and name not in _LEFT_OUT}
-        text = yaml.safe_dump(given, sort_keys=False, allow_unicode=True, width=100)
+        # A body of a megabyte takes seconds.
+        text = await run_in_threadpool(yaml.safe_dump, given, sort_keys=False, allow_unicode=True, width=100)
     return {"text": text, "again": again, "json": "v1/openapi.json"}
 
 
 async def what_if(asked: Asked) -> dict[str, Any]:
     """Simulations of other policies and servers: a form, and those that were made."""
     after = asked.query("after")
-    found = await asked.read.get("v1/simulations", {"limit": 30, "after": after})
+    found = await asked.read.get("v1/simulations", {"limit": asked.rows(30), "after": after})
     return {"found": found, "after": after, "policies": policy_names(), "json": "v1/simulations"}
 
 
