@@ -27,6 +27,9 @@ from service.domain.forecast_scores import Milestone
 EVENTS_MAX = 100_000
 """Changes of jobs after which everything is read again: more than a page shows, and read in a tenth of a second."""
 
+REMEMBERED_LETTERS = 1000
+"""Placements on a dozen servers. Those on thousands are rare, and tens of thousands of them would fill the memory."""
+
 _FINISH = Milestone.FINISH.value
 _HOLDING = sorted(state.value for state in HOLDS_GPUS)
 
@@ -154,9 +157,13 @@ def _of(*conditions: ColumnElement[bool]) -> Select[Any]:
     return select(*_SHOWN).join(JOBS, JOBS.c.id == ATTEMPTS.c.job_id).where(*conditions)
 
 
-@lru_cache(maxsize=1 << 15)
 def runs(placement: str, gpu_ids: str) -> tuple[Run, ...]:
     """The GPUs of an attempt from the text of its two columns. Attempts on the same GPUs have equal texts."""
+    few = len(placement) + len(gpu_ids) <= REMEMBERED_LETTERS
+    return _remembered_runs(placement, gpu_ids) if few else _runs(placement, gpu_ids)
+
+
+def _runs(placement: str, gpu_ids: str) -> tuple[Run, ...]:
     found = []
     # The codec would check values that nothing here uses, at ten times the cost.
     for (server, *_), indices in zip(json.loads(placement)["shares"], json.loads(gpu_ids), strict=True):
@@ -164,6 +171,9 @@ def runs(placement: str, gpu_ids: str) -> tuple[Run, ...]:
             run = [index for _, index in adjacent]
             found.append(Run(server, run[0], len(run)))
     return tuple(found)
+
+
+_remembered_runs = lru_cache(maxsize=1 << 15)(_runs)
 
 
 def predicted_ends(connection: Connection, jobs: Collection[int]) -> Mapping[int, tuple[float, float, float]]:

@@ -512,6 +512,14 @@ def test_runs_of_gpus() -> None:
     assert runs(placement, "[[5,0,1],[2]]") == (Run(4, 0, 2), Run(4, 5, 1), Run(7, 2, 1))
 
 
+def test_runs_on_many_servers_are_read_again_rather_than_kept() -> None:
+    shares = [[server, 8, []] for server in range(1000)]
+    placement, gpu_ids = json.dumps({"shares": shares}), json.dumps([list(range(8))] * 1000)
+    kept = timeline._remembered_runs.cache_info().currsize
+    assert runs(placement, gpu_ids) == tuple(Run(server, 0, 8) for server in range(1000))
+    assert timeline._remembered_runs.cache_info().currsize == kept
+
+
 def test_times_are_read_as_they_are_written() -> None:
     assert seconds_of(instant(NOW_S)) == NOW_S
     assert seconds_of("2026-01-01T02:00:00+02:00") == NOW_S
