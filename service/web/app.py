@@ -1,8 +1,10 @@
 """The pages, their scripts and their styles, as routes beside those of the API."""
 
+import json
 import os
+from collections.abc import Mapping
 from importlib.resources import files
-from typing import Final
+from typing import Any, Final
 
 from fastapi import FastAPI
 from starlette.convertors import Convertor, register_url_convertor
@@ -14,9 +16,10 @@ from starlette.staticfiles import PathLike, StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.access import origin_of
-from service.api.browser import is_change, session_cookie
+from service.api.browser import is_change, session_cookie, wants_page
+from service.api.problems import MEDIA_TYPE
 from service.domain.access import Role
-from service.web.page import Page, endpoint
+from service.web.page import Page, endpoint, problem_page
 from service.web.pages.admin import admin
 from service.web.pages.cluster import cluster, usage
 from service.web.pages.jobs import job, jobs, queue
@@ -60,6 +63,47 @@ PAGES: Final = (
 """All pages; those with a label in the order of the navigation."""
 
 
+_OF_DOCUMENTS: Final = ("content-type", "content-length", "content-security-policy", "referrer-policy")
+"""Headers that a page has of its own."""
+
+
+class ProblemPages:
+    """Middleware: a person's browser that asks for a page, and not for a document, gets problems as pages."""
+
+    def __init__(self, app: ASGIApp, navigation: tuple[Page, ...]) -> None:
+        self._app = app
+        self._navigation = navigation
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] != "http" or not wants_page(scope["method"], scope["path"], Headers(scope=scope)):
+            await self._app(scope, receive, send)
+            return
+        problem: Message | None = None
+        body = bytearray()
+
+        async def answer(message: Message) -> None:
+            nonlocal problem
+            if message["type"] == "http.response.start":
+                kind = Headers(raw=message["headers"]).get("content-type")
+                problem = message if kind == MEDIA_TYPE else None
+            if problem is None:
+                await send(message)
+                return
+            body.extend(message.get("body", b""))
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                await self._page(scope, problem, json.loads(body))(scope, receive, send)
+
+        await self._app(scope, receive, answer)
+
+    def _page(self, scope: Scope, problem: Message, document: Mapping[str, Any]) -> Response:
+        kept = {name: value for name, value in Headers(raw=problem["headers"]).items() if name not in _OF_DOCUMENTS}
+        status = problem["status"]
+        return problem_page(
+            Request(scope), self._navigation, status, document["title"], document["detail"], headers=kept
+        )
+
+
 class Static(StaticFiles):
     """Scripts and styles. A name with a hash never changes; the others are asked for again, and not sent if they are the same."""
 
@@ -101,6 +145,7 @@ def install(app: FastAPI) -> None:
     app.state.shared_documents = SharedDocuments()
     app.add_middleware(FreshAfterChanges)
     navigation = tuple(page for page in PAGES if page.label)
+    app.add_middleware(ProblemPages, navigation=navigation)
     for page in PAGES:
         app.router.routes.append(Route(page.path, endpoint(page, navigation), methods=["GET"]))
     app.router.routes += [

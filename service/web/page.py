@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from service.api.access import caller_of
+from service.api.access import caller_of, origin_of
 from service.api.browser import csrf_token, root_of, session_cookie
 from service.api.deps import dependencies_of
 from service.domain.access import Identity, Role
@@ -78,11 +78,40 @@ def endpoint(page: Page, navigation: tuple[Page, ...]) -> Callable[[Request], Aw
         try:
             values = await page.view(asked)
         except Unavailable as problem:
-            return html(request, "problem.html", {**common, "problem": problem}, status=problem.status)
+            return problem_page(request, navigation, problem.status, problem.title, problem.detail, page)
         # Hundreds of rows take a while, in which the event loop serves others.
         return await run_in_threadpool(html, request, page.template, common | values)
 
     return show
+
+
+async def _nothing(_: Asked) -> dict[str, Any]:
+    return {}
+
+
+_NO_PAGE: Final = Page("", "problem.html", _nothing)
+
+
+def problem_page(
+    request: Request,
+    navigation: tuple[Page, ...],
+    status: int,
+    title: str,
+    detail: str,
+    page: Page = _NO_PAGE,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """What a person's browser shows instead of a page. Without a caller it has no navigation."""
+    origin = origin_of(request)
+    values = {
+        "page": page,
+        "navigation": navigation,
+        "caller": None if origin is None else origin.identity,
+        "title": title,
+        "detail": detail,
+        "again": request.url.path.rsplit("/", 1)[-1] or "./",
+    }
+    return html(request, "problem.html", values, status=status, headers=headers)
 
 
 def html(

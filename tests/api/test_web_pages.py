@@ -284,6 +284,27 @@ def test_a_page_does_without_what_the_service_is_too_busy_for(world: World) -> N
     assert "computing other answers" in page.text
 
 
+@pytest.mark.parametrize("path", ["/no-such-page", "/jobs/x", "/docs/no-such-page.html", "/static/none.js"])
+def test_a_missing_page_is_said_as_a_page(admin: Client, path: str) -> None:
+    answer = admin.get(path)
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
+    assert answer.headers["x-frame-options"] == "DENY"
+    assert "There is no such" in answer.text or "has no file" in answer.text
+    Elements(answer.text)
+    program = admin.get(path, headers={"Accept": "application/json"})
+    assert program.headers["content-type"] == "application/problem+json"
+
+
+def test_a_refusal_before_the_sign_in_is_said_as_a_page(app: FastAPI) -> None:
+    with client_of(app, None) as stranger:
+        answer = stranger.get("/jobs", headers={**HTML, "Host": "elsewhere.example"})
+    assert (answer.status_code, answer.headers["content-type"]) == (421, "text/html; charset=utf-8")
+    assert "allowed_hosts" in answer.text
+    assert "<nav" not in answer.text
+    Elements(answer.text)
+
+
 def test_a_number_of_thousands_of_digits_is_no_job(admin: Client) -> None:
     assert admin.get(f"/jobs/{'9' * 5000}").status_code == 404
     assert admin.get(f"/jobs/{'9' * 18}").status_code in (404, 422)
