@@ -1,11 +1,11 @@
 """The rules of a what-if run's body: between its values, and about names that its policies, servers and predictor have."""
 
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any
 
 from policies.model.contention import NetworkError, parse_network
 from policies.options import OptionError
+from service.api.documents import seconds_of
 from service.api.problems import Fault, Problem, ProblemType
 from service.config.cluster_file import SCHEMA, ClusterFileError, parse_cluster
 from service.config.settings import Settings, SettingsError
@@ -43,14 +43,11 @@ def _period(body: SimulationBody, now_s: float) -> Iterator[Fault]:
         text = getattr(body, key)
         if text is None:
             continue
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            moment = None
-        if moment is None or moment.tzinfo is None:
+        at_s = seconds_of(text)
+        if at_s is None:
             yield Fault("must be a time in ISO 8601 with a zone", pointer=f"/{key}")
         else:
-            times[key] = moment.timestamp()
+            times[key] = at_s
     if times.get("since", now_s) > now_s:
         yield Fault("must be in the past", pointer="/since")
     elif len(times) == 2 and times["until"] <= times["since"]:
