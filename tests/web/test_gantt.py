@@ -1,4 +1,4 @@
-"""The timeline of GPUs: what it shows, how it is steered, and what it costs."""
+"""The timeline of GPUs: what it shows, and how it is steered."""
 
 from typing import Any
 
@@ -13,9 +13,6 @@ WIDGET = (
     '<section class="panel"><h2>GPUs</h2><div id="gantt" data-widget="gantt" data-timeline="./v1/timeline"'
     ' data-job-link="./jobs/"></div></section>'
 )
-READY_MS_MAX = 1500.0
-UPDATE_MS_MAX = 16.0
-FRAMES_PER_S_MIN = 50.0
 
 
 def serve(site: Site, document: dict[str, Any], change: dict[str, Any] | None = None, live: str = "none") -> None:
@@ -126,49 +123,22 @@ def test_a_failed_load_is_said(tab: Page, site: Site) -> None:
     expect(tab.get_by_role("alert")).to_contain_text("No leader answers.")
 
 
-def test_a_large_cluster_is_shown_and_moved_quickly(tab: Page, site: Site) -> None:
-    """2,000 GPUs with 20,000 bars. The best of three, since others may use the machine."""
+def test_a_large_cluster_is_shown_moved_and_updated(tab: Page, site: Site) -> None:
+    """2,000 GPUs with 20,000 bars. What it costs is printed by ``benchmarks.web``."""
     document = timeline(servers=250, gpus=8, bars=21_000)
     assert len(document["bars"]["attempt"]) > 19_000
     serve(site, document, ended(document, document["attempts"]["state"].index("running")), live="jobs")
-    measured = [_measure(tab, site) for _ in range(3)]
-    ready_ms, frames, update_ms = (
-        pick(each) for pick, each in zip((min, max, min), zip(*measured, strict=True), strict=True)
-    )
-    print(f"\nready {ready_ms:.0f} ms, pan {frames:.0f} frames/s, update {update_ms:.1f} ms")
-    assert ready_ms < READY_MS_MAX
-    assert frames > FRAMES_PER_S_MIN
-    assert update_ms < UPDATE_MS_MAX
-
-
-def _measure(tab: Page, site: Site) -> tuple[float, float, float]:
-    """Time until the page is ready, ms; frames per second of a drag; script of an update, ms."""
     canvas = opened(tab, site)
-    ready_ms = tab.evaluate("performance.getEntriesByName('gantt-ready')[0].startTime")
-    canvas.scroll_into_view_if_needed()
-    frames = tab.evaluate(
-        """async () => {
-            const canvas = document.querySelector('#gantt canvas[tabindex]');
-            const send = (kind, x) => canvas.dispatchEvent(new PointerEvent(kind,
-                {pointerId: 1, clientX: x, clientY: 400, button: 0}));
-            canvas.setPointerCapture = () => {};
-            send('pointerdown', 900);
-            const next = () => new Promise(requestAnimationFrame);
-            const started = await next();
-            let frames = 0, now = started;
-            while (now - started < 1000) {
-                send('pointermove', 900 - (frames % 60) * 5);
-                now = await next();
-                frames += 1;
-            }
-            send('pointerup', 900);
-            return frames / (now - started) * 1000;
-        }"""
-    )
+    pixels = "canvas => canvas.toDataURL()"
+    shown = canvas.evaluate(pixels)
+    box = canvas.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + 60
+    tab.mouse.move(x, y)
+    tab.mouse.down()
+    tab.mouse.move(x + 200, y, steps=4)
+    tab.mouse.up()
+    until(tab, lambda: canvas.evaluate(pixels) != shown)
+    open_ones = document["attempts"]["state"].count("running")
+    expect(tab.locator("#gantt")).to_contain_text(f"{open_ones} of them open")
     site.emit()
-    until(tab, lambda: bool(tab.evaluate("performance.getEntriesByName('gantt-update', 'measure').length")))
-    update_ms = tab.evaluate(
-        """['gantt-apply', 'gantt-update'].map(name => performance.getEntriesByName(name, 'measure').at(-1).duration)
-            .reduce((sum, each) => sum + each, 0)"""
-    )
-    return ready_ms, frames, update_ms
+    expect(tab.locator("#gantt")).to_contain_text(f"{open_ones - 1} of them open")
