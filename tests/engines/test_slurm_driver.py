@@ -31,13 +31,16 @@ plan = sys.stdin.read()
 seen = {"gpus": os.environ.get("CUDA_VISIBLE_DEVICES"), "launch": os.environ["SOONER_LAUNCH"], "plan": plan, "pid": os.getpid(),
         "slurm_node": os.environ["SLURMD_NODENAME"], "arguments": sys.argv[2:], "uid": os.getuid(),
         "cpus": os.environ.get("SLURM_CPUS_PER_TASK"), "environ": sorted(os.environ)}
-draft = os.path.join(sys.argv[1], name + ".draft")
+draft = os.path.join(sys.argv[1], f"{name}-{os.getpid()}.draft")
 with open(draft, "w") as file:
     json.dump(seen, file)
 os.rename(draft, os.path.join(sys.argv[1], name + ".json"))
 exec(plan.splitlines()[0])
 """
-"""A program that writes what it got into a folder, and then does what the first line of its plan says."""
+"""A program that writes what it got into a folder, and then does what the first line of its plan says.
+
+The draft is its own: several may run on one node.
+"""
 
 
 def _program(folder: Path, *more: str) -> tuple[str, ...]:
