@@ -24,7 +24,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -108,23 +108,28 @@ def _print(name: str, outcome: Outcome, jobs: int, unit_s: float, cpu_s: float) 
     print(f"{name:22}{rate:9.0f}{p50_ms:9.1f}{p99_ms:9.1f}{each:12.4f}{cpu_s:15.1f}  {odd or ''}", flush=True)
 
 
+def connected(service: Service) -> closing[http.client.HTTPConnection]:
+    """A connection to it, closed at the end of the block."""
+    return closing(http.client.HTTPConnection(service.host, service.port, timeout=600.0))
+
+
 def fill_queue(service: Service, queued: int) -> None:
     """So many jobs of some thousand programs, and the passes that take them in."""
-    connection = http.client.HTTPConnection(service.host, service.port, timeout=600.0)
     headers = {"Authorization": f"Bearer {service.token}", "Content-Type": "application/json"}
     already = taken_in(service)
-    for start in range(0, queued, _FILL):
-        numbers = range(start, min(queued, start + _FILL))
-        jobs = [
-            {"name": f"program-{number % 3000}", "user": f"u{number % 50}", "project": f"p{number % 7}"}
-            | {"command": ["x"], "gpus": 1 + number % 8}
-            for number in numbers
-        ]
-        connection.request("POST", "/v1/jobs", json.dumps({"jobs": jobs}).encode(), headers)
-        response = connection.getresponse()
-        answer = response.read()
-        if response.status != 201:
-            raise SystemExit(f"filling the queue: {response.status} {answer[:300]!r}")
+    with connected(service) as connection:
+        for start in range(0, queued, _FILL):
+            numbers = range(start, min(queued, start + _FILL))
+            jobs = [
+                {"name": f"program-{number % 3000}", "user": f"u{number % 50}", "project": f"p{number % 7}"}
+                | {"command": ["x"], "gpus": 1 + number % 8}
+                for number in numbers
+            ]
+            connection.request("POST", "/v1/jobs", json.dumps({"jobs": jobs}).encode(), headers)
+            response = connection.getresponse()
+            answer = response.read()
+            if response.status != 201:
+                raise SystemExit(f"filling the queue: {response.status} {answer[:300]!r}")
     for _ in _tries(f"{queued} jobs are taken in", 0.5):
         if taken_in(service) >= already + queued:
             break
@@ -154,10 +159,10 @@ def _print_take_over(service: Service) -> None:
 
 
 def _get(service: Service, path: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection(service.host, service.port, timeout=60.0)
-    connection.request("GET", path, headers={"Authorization": f"Bearer {service.token}"})
-    response = connection.getresponse()
-    return response.status, response.read().decode()
+    with connected(service) as connection:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {service.token}"})
+        response = connection.getresponse()
+        return response.status, response.read().decode()
 
 
 def _metrics(service: Service) -> list[tuple[str, float]]:

@@ -57,7 +57,7 @@ def main() -> None:
             _measure(f"queue, {name} page", service, path, arguments.seconds)
         member = service._replace(token=key)
         _measure("queue, a project's first page", member, f"/v1/queue/jobs?limit={PAGE}", arguments.seconds)
-        _add_attempts(service, arguments.attempts, 8 * arguments.servers)
+        add_attempts(service, arguments.attempts, 8 * arguments.servers)
         _measure("timeline of a day", service, "/v1/timeline", arguments.seconds)
         _measure("timeline of an hour", service, f"/v1/timeline?since={_hour_ago()}", arguments.seconds)
         mark = json.loads(_answer(service, "/v1/timeline?limit=1"))["mark"]
@@ -123,7 +123,7 @@ def _key(service: Service) -> str:
     return str(answer["key"])
 
 
-def _add_attempts(service: Service, attempts: int, gpus: int) -> None:
+def add_attempts(service: Service, attempts: int, gpus: int) -> None:
     """Jobs of one GPU that ended in the last day, in the service's database."""
     spec, now_s = JobSpec("train", "ada", 1, "p0"), time.time()
     lasts_s = 80_000.0 / max(1.0, attempts / gpus)
