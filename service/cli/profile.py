@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -208,7 +207,7 @@ class Profiler:
 
     def _one(self, profiled: Profiled, place: Place, gpus: int, servers: int) -> None:
         try:
-            (job,) = self._client.jobs.submit_many(self._job(place, gpus, servers), idempotency_key=str(uuid.uuid4()))
+            job = self._client.jobs.submit(self._job(place, gpus, servers))
         except ApiError as error:
             if error.kind != "never-fits":
                 raise

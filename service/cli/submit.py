@@ -6,7 +6,6 @@ import getpass
 import os
 import shlex
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -186,7 +185,7 @@ def submit_command(
         if dry_run:
             show_plans(client.jobs.plan(complete(body, options)), how)
             return
-        jobs = client.jobs.submit_many(complete(body, options), idempotency_key=str(uuid.uuid4()))
+        jobs = client.jobs.submit_many(complete(body, options))
         _print_plans(jobs)
         if wait:
             _print_submitted(jobs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -89,7 +88,7 @@ def add_command(
     if secret_file is not None:
         body["secret"] = secret_file.read().strip()
     with connect() as client:
-        added = client.webhooks.add(body, idempotency_key=str(uuid.uuid4()))
+        added = client.webhooks.add(body)
     if how.as_json:
         print_json({"schema": "sooner.webhook/1", "webhook": added})
     elif how.quiet:
