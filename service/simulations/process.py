@@ -26,7 +26,6 @@ WALL_S = 3600.0
 MEMORY_BYTES = 4 << 30
 """Address space of a run. A period of 3,000 jobs took 100 MB of memory."""
 
-
 _OUT_OF_MEMORY = ("MemoryError", "bad_alloc", "Cannot allocate memory", "Memory allocation")
 
 
@@ -38,7 +37,7 @@ class Progress(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """How a run ended: with a ``report`` as JSON text, or with the reason why there is none."""
+    """How a run ended: with a ``report``, or with the reason why there is none."""
 
     report: dict[str, object] | None
     reason: str = ""

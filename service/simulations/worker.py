@@ -9,7 +9,7 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -29,12 +29,10 @@ from service.sim.workloads.files import WorkloadError
 from service.simulations.past import Past, prepare_past, read_past
 from service.simulations.present import JOBS_MAX, candidates_of, outlook_report
 from service.simulations.request import SimulationRequest, machines_of
-from service.simulations.runs import Plan, simulate
+from service.simulations.runs import Plan, Progress, simulate
 from service.simulations.words import nothing_to_run
 
 PROGRESS_EVERY_S = 0.5
-
-Progress = Callable[[int, int], None]
 
 
 class NoReport(Exception):
