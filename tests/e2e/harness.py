@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -41,6 +42,13 @@ _QUICK = {
 }
 TERMINAL = {"succeeded", "failed", "cancelled"}
 Found = TypeVar("Found")
+
+
+def free_port() -> int:
+    """A port for a service that is started again under its address."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
 
 
 class LiveService:

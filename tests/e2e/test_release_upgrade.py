@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from service.client import Client
 from tests.docs.markdown import snippets
 from tests.e2e.conftest import MakeService
 from tests.e2e.harness import ROOT, TERMINAL, LiveService
@@ -34,14 +35,8 @@ def _run(service: LiveService, how: str, folder: Path) -> str:
 
 def _states(service: LiveService) -> dict[int, str]:
     """Every job's state, as the API lists them."""
-    found: dict[int, str] = {}
-    path = "/v1/jobs?limit=500"
-    while True:
-        page = service.get(path)
-        found |= {job["id"]: job["state"] for job in page["items"]}
-        if page["next"] is None:
-            return found
-        path = f"/v1/jobs?limit=500&cursor={page['next']}"
+    with Client(service.url, (service.data_dir / "token").read_text().strip()) as client:
+        return {job["id"]: job["state"] for job in client.jobs.list()}
 
 
 def _ended(states: dict[int, str]) -> dict[int, str]:

@@ -4,7 +4,6 @@ import os
 import signal
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 
@@ -37,9 +36,8 @@ def _ended(service: LiveService, number: int) -> Any:
 
 
 def _post(service: LiveService, path: str, body: Any = None) -> Any:
-    headers = {"Authorization": f"Bearer {(service.data_dir / 'token').read_text().strip()}"}
-    answer = httpx.post(service.url + path, json=body, headers=headers)
-    answer.raise_for_status()
+    answer = service.request("POST", path, body)
+    assert answer.is_success, answer.text
     return answer.json()
 
 

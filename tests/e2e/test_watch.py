@@ -1,7 +1,6 @@
 """Both clients watch a job while the service is killed and started again: each change comes once, up to the end of the job."""
 
 import asyncio
-import socket
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,14 +9,9 @@ import pytest
 
 from service.client import AsyncClient, Client
 from tests.e2e.conftest import MakeService
+from tests.e2e.harness import free_port
 
 pytestmark = pytest.mark.slow
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 class Watcher:
@@ -40,7 +34,7 @@ def test_a_job_is_watched_across_a_restart_of_the_service(
     make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.client.events.PAUSE_S", 0.2)
-    service = make_service(PORT=str(_free_port()))
+    service = make_service(PORT=str(free_port()))
     service.start()
     token = (service.data_dir / "token").read_text().strip()
     go = service.data_dir / "go"

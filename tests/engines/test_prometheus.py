@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 from pathlib import Path
 
 import httpx
@@ -10,7 +9,7 @@ import pytest
 import yaml
 
 from tests.docs.test_monitoring import MONITORING, expressions
-from tests.e2e.harness import LiveService
+from tests.e2e.harness import LiveService, free_port
 from tests.engines.prometheus import missing, prometheus, promtool, query
 from tests.engines.run import REQUIRED
 
@@ -48,10 +47,8 @@ def test_a_service_is_scraped_and_the_board_has_something_to_show(tmp_path: Path
         service.start()
         job = service.train(3, 0.01, name="short", gpus=1)
         service.until_state(job, "succeeded")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
         _configure(service, tmp_path)
-        with prometheus(tmp_path, port) as client:
+        with prometheus(tmp_path, free_port()) as client:
             service.until(lambda: _answer(client, "up == 1"), 60.0, "Prometheus has scraped the service")
             rules = client.get("rules").json()["data"]["groups"][0]["rules"]
             assert len(rules) == 10

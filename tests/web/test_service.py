@@ -2,7 +2,6 @@
 
 import os
 import re
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,10 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from service.web.app import PAGES
-from tests.e2e.harness import LiveService
+from tests.e2e.harness import LiveService, free_port
 from tests.web.conftest import AXE, SERIOUS, TIMEOUT_MS, Console, until
 
 HOSTILE = '<img src=x onerror="document.title=1">\N{RIGHT-TO-LEFT OVERRIDE}gnp.exe'
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
