@@ -66,7 +66,7 @@ def main() -> None:
     with temporary_place() as place, running_service(place) as client:
         fill(client, given.jobs)
         print(f"{client.queue.show()['jobs']:,} unfinished jobs")
-        measure(place, client.address, given.runs)
+        measure(place, client.url, given.runs)
 
 
 if __name__ == "__main__":

@@ -59,8 +59,8 @@ class Api(Noun[C]):
         self.services = Services(connection)
 
     @property
-    def address(self) -> str:
-        """The base URL of the service."""
+    def url(self) -> str:
+        """The address of the service, without a slash at its end."""
         return self._connection.service.address
 
     @call
@@ -106,11 +106,6 @@ class Api(Noun[C]):
             if event is not None and (newest is None or event.document["id"] > newest["id"]):
                 newest = cast("EventDocument", event.document)
                 yield Emit(newest)
-
-    @property
-    def url(self) -> str:
-        """The address of the service, without a slash at its end."""
-        return self._connection.service.address
 
     @call
     def metrics(self) -> Flow[str]:

@@ -44,7 +44,7 @@ def open_source(
         if named.startswith(("http://", "https://")):
             client = service_client(load_settings(), named)
             client.jobs.list(limit=1)  # fails here if the service does not answer, or not to this user
-            return LiveSource(client, client.address, jobs)
+            return LiveSource(client, client.url, jobs)
         if "://" in named:
             return StoredSource(open_current(named), load_settings({"database_url": named}), jobs)
         servers = load_cluster(Path(cluster)) if cluster is not None else None
@@ -67,7 +67,7 @@ def _local_service(jobs: int) -> Source | str:
     """The service of this machine, if it answers and has scored a prediction; else why not."""
     try:
         client = service_client(load_settings())
-        source = LiveSource(client, client.address, jobs)
-        return source if source.predictions() else f"no job that {client.address} predicted has ended yet"
+        source = LiveSource(client, client.url, jobs)
+        return source if source.predictions() else f"no job that {client.url} predicted has ended yet"
     except (AddressError, ClientError, SettingsError) as error:
         return str(error)

@@ -84,7 +84,7 @@ class Top(App[None]):
         self.role, self.user = Role(identity["role"]), identity["user"]
         self.reader = Reader(client)
         self.picture: Picture | None = None
-        self.link = Link(client.address, time.monotonic())
+        self.link = Link(client.url, time.monotonic())
         self.wanted = ""
         """What the filter looks for; "" without a filter."""
         self._searched = ""
