@@ -6,7 +6,6 @@ import pty
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 import termios
@@ -22,8 +21,8 @@ from service.cli.top import app as view
 from service.cli.top.app import Top
 from service.client import AsyncClient, Client
 from tests.e2e.conftest import MakeService
-from tests.e2e.harness import LiveService
-from tests.unit.service.cli.top.driven import driven, screen, until, until_shown
+from tests.e2e.harness import LiveService, free_port
+from tests.unit.service.cli.top.driven import answer, driven, screen, until, until_job, until_overview, until_shown
 
 pytestmark = pytest.mark.slow
 
@@ -47,13 +46,6 @@ def top_on(service: LiveService, script: Callable[[Top, Pilot[None]], Awaitable[
     asyncio.run(run())
 
 
-def free_port() -> int:
-    """A port that a service may have twice, one start after the other."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def test_real_jobs_are_shown_live_cancelled_and_shown_again_after_a_restart(
     make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,11 +57,9 @@ def test_real_jobs_are_shown_live_cancelled_and_shown_again_after_a_restart(
     late = service.submit(name=HOSTILE, gpus=2, command=["true"], priority=-1)
 
     async def look(app: Top, pilot: Pilot[None]) -> None:
-        await until_shown(pilot, "AAAA")
-        await until_shown(pilot, "4/4 busy 100%")
+        await until_shown(pilot, "AAAA", "4/4 busy 100%", "?[red]x[/red]")
         await until(pilot, lambda: (app.running.jobs, app.queue.jobs) == ([first], [late]), "both jobs")
-        assert "?[red]x[/red]" in screen(app)
-        await pilot.press("f7", "ctrl+u", *"7", "enter")
+        await answer(pilot, "f7", "7")
         await until(pilot, lambda: app.target()["priority"] == 7, "the new priority")  # type: ignore[index]
         # From the next look on, only an event of the stream leads to another.
         monkeypatch.setattr(view, "PERIOD_S", 10_000.0)
@@ -78,18 +68,18 @@ def test_real_jobs_are_shown_live_cancelled_and_shown_again_after_a_restart(
         await until(pilot, lambda: app.link.read_s > read_s, "the look")
         third = await asyncio.to_thread(service.submit, name="third", gpus=1, command=["true"])
         await until(pilot, lambda: third in app.queue.jobs, "the third job")
-        await pilot.press("slash", *"filler", "enter", "enter")
-        await until_shown(pilot, f"Job {first}  filler  running")
-        await until_shown(pilot, "?[31mhello [b]")
-        await until_shown(pilot, "queued -> starting")
+        await answer(pilot, "slash", "filler")
+        await until_job(pilot, first)
+        await until_overview(pilot)
+        await pilot.press("enter")
+        await until_shown(pilot, f"Job {first}  filler  running", "?[31mhello [b]", "queued -> starting")
         await pilot.press("escape")
-        await until(pilot, lambda: len(app.screen_stack) == 1, "the overview")
+        await until_overview(pilot)
 
         monkeypatch.undo()
         app.look()
         await asyncio.to_thread(service.kill)
-        await until_shown(pilot, "DISCONNECTED: connection refused")
-        assert "filler" in screen(app)
+        await until_shown(pilot, "DISCONNECTED: connection refused", "filler")
         await asyncio.to_thread(service.start)
         await until(pilot, lambda: "DISCONNECTED" not in screen(app), "the service again")
         await until(pilot, lambda: app.running.jobs == [first], "the job that ran on")
@@ -120,9 +110,9 @@ def test_a_viewer_sees_its_projects_and_no_keys_that_change_a_job(make_service: 
 
     async def look(app: Top, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.running.jobs == [shown], "the one visible job")
-        await until_shown(pilot, "##")
-        text = screen(app)
-        assert "secret" not in text and "F9 Cancel" not in text and "F1 Help" in text
+        text = await until_shown(pilot, "##", "F1 Help")
+        assert "secret" not in text
+        assert "F9 Cancel" not in text
         app.running.focus()
         await pilot.press("k", "o", "p")
         assert len(app.screen_stack) == 1

@@ -4,9 +4,20 @@ from collections.abc import Callable
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input, OptionList
 
+from service.cli.top import app as view
 from service.cli.top.app import Top
-from tests.unit.service.cli.top.driven import drive, screen, until, until_shown
+from tests.unit.service.cli.top.driven import (
+    answer,
+    drive,
+    screen,
+    until,
+    until_focused,
+    until_job,
+    until_overview,
+    until_shown,
+)
 from tests.unit.service.cli.top.fake_service import FakeService, queued_job, running_job
 
 
@@ -24,7 +35,7 @@ def test_a_job_is_cancelled_only_after_a_yes(key: str) -> None:
         await until_shown(pilot, "Cancel job 22, sweep-22, of ben?")
         for no in ("n", "escape", "enter", "q"):
             await pilot.press(no)
-            await until(pilot, lambda: len(app.screen_stack) == 1, "the end of the question")
+            await until_overview(pilot)
             assert service.changes == []
             await pilot.press(key)
             await until_shown(pilot, "Cancel job 22")
@@ -57,10 +68,12 @@ def test_hold_release_and_priority_are_sent() -> None:
     async def look(app: Top, pilot: Pilot[None]) -> None:
         await pilot.press("o", "r", "f8", "down", "f8")
         await until(pilot, lambda: len(service.changes) == 4, "four requests")
-        await pilot.press("f7", "backspace", *"-5x", "enter")
+        await answer(pilot, "f7", "-5x")
         await until(pilot, lambda: len(service.changes) == 5, "the priority")
-        await pilot.press("p", "escape")
-        await pilot.pause()
+        await pilot.press("p")
+        await until_focused(pilot, Input)
+        await pilot.press("escape")
+        await until_overview(pilot)
 
     drive(service, look)
     assert sorted(path for path, _ in service.changes[:4]) == [
@@ -78,8 +91,7 @@ def test_a_refusal_is_said_and_changes_nothing_else() -> None:
 
     async def look(app: Top, pilot: Pilot[None]) -> None:
         await pilot.press("o")
-        await until_shown(pilot, "Job 21 has ended.?[31m [red]")
-        assert "3 waiting" in screen(app) or "6 waiting" in screen(app)
+        await until_shown(pilot, "Job 21 has ended.?[31m [red]", "6 waiting")
 
     drive(service, look)
 
@@ -120,22 +132,24 @@ def test_search_moves_to_a_match_goes_on_and_opens_a_job_by_its_number() -> None
     service = cluster()
 
     async def look(app: Top, pilot: Pilot[None]) -> None:
-        await pilot.press("slash", *"cleo", "enter")
-        assert app.target()["job_id"] == 23  # type: ignore[index]
+        await answer(pilot, "slash", "cleo")
+        await until_job(pilot, 23)
         await pilot.press("n")
-        assert app.target()["job_id"] == 26  # type: ignore[index]
+        await until_job(pilot, 26)
         await pilot.press("n")
-        assert app.target()["job_id"] == 23  # type: ignore[index]
-        await pilot.press("f3", "ctrl+u", *"train-11", "enter")
-        await until(pilot, lambda: app.table is app.running, "the other table")
-        await pilot.press("f3", "ctrl+u", *"nowhere", "enter")
+        await until_job(pilot, 23)
+        await answer(pilot, "f3", "train-11")
+        await until_job(pilot, 11)
+        await answer(pilot, "f3", "nowhere")
         await until_shown(pilot, "Nothing on this page has 'nowhere'")
         service.running.append(running_job(77, name="late"))
-        await pilot.press("f3", "ctrl+u", *"77", "enter")
+        await answer(pilot, "f3", "77")
         await until_shown(pilot, "Job 77  late  running")
-        await pilot.press("escape", "f3", "ctrl+u", *"78", "enter")
+        await pilot.press("escape")
+        await until_overview(pilot)
+        await answer(pilot, "f3", "78")
         await until_shown(pilot, "There is no job 78")
-        await until(pilot, lambda: len(app.screen_stack) == 1, "the overview")
+        await until_overview(pilot)
 
     drive(service, look)
 
@@ -148,24 +162,26 @@ def test_sorting_inverting_and_grouping_change_the_page_that_is_shown() -> None:
     async def look(app: Top, pilot: Pilot[None]) -> None:
         await pilot.press("f6")
         await until_shown(pilot, "Sort this page of the queue by")
+        await until_focused(pilot, OptionList)
         await pilot.press(*["down"] * 5, "enter")
         await until_shown(pilot, "1-6 of 6, by GPUS")
         assert app.queue.jobs == [26, 25, 24, 23, 22, 21]
         await pilot.press("I")
-        assert app.queue.jobs == [21, 22, 23, 24, 25, 26]
         await until_shown(pilot, "by GPUS, inverted")
+        assert app.queue.jobs == [21, 22, 23, 24, 25, 26]
         await pilot.press("less_than_sign")
-        await until_shown(pilot, "Sort this page")
-        await pilot.press("home", "enter", "I")
+        await until_focused(pilot, OptionList)
+        await pilot.press("home", "enter")
+        await until_overview(pilot)
+        await pilot.press("I")
         await until_shown(pilot, "in the order of asrpt")
         await pilot.press("f5")
-        assert app.queue.jobs == [21, 24, 22, 25, 23, 26]
         await until_shown(pilot, "cleo: 2 jobs")
+        assert app.queue.jobs == [21, 24, 22, 25, 23, 26]
         app.queue.move_cursor(row=0)
-        await pilot.pause()
         assert app.target() is None, "the head of a user is no job"
         await pilot.press("k", "o", "enter", "t")
-        assert app.queue.jobs == [21, 22, 23, 24, 25, 26]
+        await until(pilot, lambda: app.queue.jobs == [21, 22, 23, 24, 25, 26], "the order of the policy")
 
     drive(service, look)
     assert service.changes == []
@@ -176,12 +192,13 @@ def test_arrows_lead_through_both_tables_and_enter_opens_a_job_and_back() -> Non
 
     async def look(app: Top, pilot: Pilot[None]) -> None:
         await pilot.press("up")
-        assert app.table is app.running
+        await until(pilot, lambda: app.running.has_focus, "the upper table")
         await pilot.press("down")
-        assert app.table is app.queue
+        await until(pilot, lambda: app.queue.has_focus, "the lower table")
         await pilot.press("down", "enter")
-        await until_shown(pilot, "Job 22  sweep-22  queued")
-        for words in (
+        await until_shown(
+            pilot,
+            "Job 22  sweep-22  queued",
             "It needs 8 GPUs on at most 2 servers",
             "Will preempt job 12 at ",
             "75% of the predicted total, 3,000 of 4,000 iterations",
@@ -190,8 +207,7 @@ def test_arrows_lead_through_both_tables_and_enter_opens_a_job_and_back() -> Non
             "iterations 0 to 3,000",
             "queued -> starting",
             "epoch 2",
-        ):
-            await until_shown(pilot, words)
+        )
         service.log += b"epoch 3\n"
         app.look()
         await until_shown(pilot, "epoch 3")
@@ -201,7 +217,7 @@ def test_arrows_lead_through_both_tables_and_enter_opens_a_job_and_back() -> Non
         await until(pilot, lambda: service.changes == [("POST /v1/jobs/22/cancel", "")], "the request")
         await pilot.press("escape")
         await until_shown(pilot, "1-6 of 6")
-        assert app.target()["job_id"] == 22  # type: ignore[index]
+        await until_job(pilot, 22)
 
     drive(service, look)
 
@@ -214,8 +230,7 @@ def test_the_story_says_why_a_part_is_missing() -> None:
     async def look(app: Top, pilot: Pilot[None]) -> None:
         app.running.focus()
         await pilot.press("enter")
-        await until_shown(pilot, "Only the owner may read the output.")
-        await until_shown(pilot, "The queue is too long to be forecast.")
+        await until_shown(pilot, "Only the owner may read the output.", "The queue is too long to be forecast.")
 
     drive(service, look)
 
@@ -226,7 +241,7 @@ def test_help_lists_the_keys(key: str) -> None:
         await pilot.press(key)
         await until_shown(pilot, "cancel, after a question")
         await pilot.press("escape")
-        await until(pilot, lambda: len(app.screen_stack) == 1, "the overview")
+        await until_overview(pilot)
 
     drive(cluster(), look)
 
@@ -253,37 +268,36 @@ def _refusing(service: FakeService) -> None:
     ("breaks", "words"), [(_gone, "DISCONNECTED: connection refused."), (_refusing, "NO NEW DATA: The key is revoked")]
 )
 def test_data_that_are_stale_stay_marked_until_the_service_answers_again(
-    breaks: Callable[[FakeService], None], words: str
+    breaks: Callable[[FakeService], None], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = cluster()
+    for name in ("RETRY_S", "PERIOD_S"):
+        monkeypatch.setattr(view, name, 0.1)
 
     async def look(app: Top, pilot: Pilot[None]) -> None:
         breaks(service)
-        app.look()
-        await until_shown(pilot, words)
-        await until_shown(pilot, "trying again every")
-        await until_shown(pilot, "sweep-21")
+        await until_shown(pilot, words, "trying again every 0.1 s", "sweep-21")
         assert app.screen.has_class("stale")
         service.queue.pop(0)
         service.down = False
         service.refuses.clear()
         await until(pilot, lambda: words not in screen(app), "a connection without a key pressed")
         await until(pilot, lambda: "sweep-21" not in screen(app), "new data")
-        assert not app.screen.has_class("stale")
+        await until(pilot, lambda: not app.screen.has_class("stale"), "the end of the mark")
 
     drive(service, look)
 
 
-def test_a_job_page_says_that_it_is_stale() -> None:
+def test_a_job_page_says_that_it_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
     service = cluster()
+    for name in ("RETRY_S", "PERIOD_S"):
+        monkeypatch.setattr(view, name, 0.1)
 
     async def look(app: Top, pilot: Pilot[None]) -> None:
         await pilot.press("enter")
         await until_shown(pilot, "epoch 2")
         service.down = True
-        app.look()
-        await until_shown(pilot, "DISCONNECTED: connection refused.")
-        await until_shown(pilot, "epoch 2")
+        await until_shown(pilot, "DISCONNECTED: connection refused.", "epoch 2")
         service.down = False
         await until(pilot, lambda: "DISCONNECTED" not in screen(app), "the connection")
 
