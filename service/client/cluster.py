@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         ServiceDocument,
     )
     from service.wire.jobs import AcceptedDocument, AcceptedServerDocument
-    from service.wire.queue import QueuedJobDocument
+    from service.wire.queue import QueuedJobDocument, QueueJobsDocument
     from service.wire.shares import SharesDocument
     from service.wire.timeline import GpusDocument, TimelineDocument
 
@@ -113,6 +113,11 @@ class Queue(Noun[C]):
     def jobs(self, *, limit: int | None = None) -> Many[QueuedJobDocument]:
         """The queued jobs in the order of the policy, then those that may not start now; all pages, or at most ``limit``."""
         return self._pages("/v1/queue/jobs", limit=limit)
+
+    @call
+    def page(self, *, limit: int | None = None, after: str | None = None) -> Flow[QueueJobsDocument]:
+        """One page of :meth:`jobs`, with the policy and the counts. ``after``: the ``next`` of the page before."""
+        return self._get("/v1/queue/jobs", {"limit": limit, "after": after})
 
     @call
     def pause(self, part: Mapping[str, str]) -> Flow[AcceptedDocument]:

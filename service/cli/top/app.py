@@ -230,17 +230,24 @@ class Top(App[None]):
         else:
             text = f"{before + 1:,}-{before + found:,} of {page.total:,}" if found else "no job waits"
         turns = f"  {'[ previous  ' if before else ''}{'] next' if page.next is not None else ''}".rstrip()
-        order = self._order(self.queue) or f", in the order of {printable(page.policy)}"
-        self.queue_bar.update(bar_text(f"Queue   {text}{order}{turns}"))
+        order, note = self._order(self.queue), ""
+        if not order:
+            order, note = f", in the order of {printable(page.policy)}", f"  {printable(page.note or '')}"
+        self.queue_bar.update(bar_text(f"Queue   {text}{order}{turns}{note}"))
 
     def _wanted_of(self, rows: Sequence[Row]) -> list[Row]:
         """The rows that pass the filter."""
         return [row for row in rows if not self.wanted or matches(row, self.wanted)]
 
     def _order(self, table: JobTable) -> str:
+        """The order that the user has chosen, for a bar; empty for that of the service."""
         order = table.order
-        by = "" if order.by is None else f", by {order.by.header}"
-        return f"{by}{', inverted' if order.inverted else ''}{', by user' if order.tree else ''}"
+        words = [f"by {order.by.header}"] if order.by is not None else []
+        words += ["inverted"] if order.inverted else []
+        words += ["by user"] if order.tree else []
+        # The service gives the queue a page at a time, so the whole of it cannot be sorted here.
+        part = "this page " if table is self.queue else ""
+        return f", {part}{', '.join(words)}" if words else ""
 
     def _show_strip(self) -> None:
         top = self.top_screen
@@ -499,7 +506,7 @@ _HELP: Sequence[tuple[str, str]] = (
     ("F3 /", "search; n: next match; a number opens that job"),
     ("F4 \\", "filter both tables; Esc removes it"),
     ("F5 t", "group by user"),
-    ("F6 < >", "sort by a column; I inverts"),
+    ("F6 < >", "sort by a column (queue: this page); I inverts"),
     ("F7 p", "change the priority"),
     ("F8", "hold; a held job: release"),
     ("o r", "hold, release"),

@@ -34,7 +34,8 @@ HOLDING_STATES = tuple(state for state in UNFINISHED_STATES if state != "queued"
 class QueuePage:
     """Jobs of the queue in the policy's order.
 
-    ``looked``: how many were read for it, of ``total``; ``after`` and ``next`` are the cursors of this page and the one after it.
+    ``looked``: how many were read for it, of ``total``; ``after`` and ``next`` are the cursors of this page and the one after it;
+    ``note``: what the order alone does not show of how jobs start.
     """
 
     items: Sequence[Row]
@@ -43,7 +44,7 @@ class QueuePage:
     looked: int
     total: int
     policy: str
-    note: str
+    note: str | None
 
 
 @dataclass(frozen=True)
@@ -88,12 +89,12 @@ class Reader:
         found: list[Row] = []
         looked, cursor = 0, after
         for _ in range(1 if keep is None else SCAN_PAGES_MAX):
-            page = await self.client.get("/v1/queue/jobs", {"limit": size, "after": cursor})
-            found += page["items"] if keep is None else filter(keep, page["items"])
+            page = await self.client.queue.page(limit=size, after=cursor)
+            found += [each for each in page["items"] if keep is None or keep(each)]
             looked, cursor = looked + len(page["items"]), page["next"]
             if cursor is None or len(found) >= PAGE_JOBS:
                 break
-        return QueuePage(found, after, cursor, looked, page["total"], page["policy"], page["note"] or "")
+        return QueuePage(found, after, cursor, looked, page["total"], page["policy"], page["note"])
 
     async def story(self, job_id: int) -> Story:
         """Everything about one job. :class:`ApiError` of status 404 if there is none."""

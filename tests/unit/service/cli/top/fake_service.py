@@ -100,6 +100,7 @@ class FakeService:
     overview: dict[str, Any] = field(default_factory=dict)
     cells: dict[tuple[str, int], tuple[str, int | None]] = field(default_factory=dict)
     refuses_cursors: bool = False
+    note: str | None = None
 
     def identity(self) -> IdentityDocument:
         """What ``GET /v1/me`` answers."""
@@ -145,7 +146,7 @@ class FakeService:
             "ordered": len(self.queue),
             "cycle": 1234,
             "policy": "asrpt",
-            "note": None,
+            "note": self.note,
         }
 
     def _gpus(self) -> list[dict[str, Any]]:

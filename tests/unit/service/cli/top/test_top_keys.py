@@ -164,7 +164,7 @@ def test_sorting_inverting_and_grouping_change_the_page_that_is_shown() -> None:
         await until_shown(pilot, "Sort this page of the queue by")
         await until_focused(pilot, OptionList)
         await pilot.press(*["down"] * 5, "enter")
-        await until_shown(pilot, "1-6 of 6, by GPUS")
+        await until_shown(pilot, "1-6 of 6, this page by GPUS")
         assert app.queue.jobs == [26, 25, 24, 23, 22, 21]
         await pilot.press("I")
         await until_shown(pilot, "by GPUS, inverted")

@@ -209,6 +209,18 @@ def test_a_page_that_is_gone_and_a_cursor_of_another_service_lead_back() -> None
     drive(service, look)
 
 
+def test_what_the_order_alone_does_not_show_stands_beside_it_and_not_beside_another_order() -> None:
+    service = small()
+    service.note = "No job may pass the first one that cannot start.\x1b"
+
+    async def look(app: Top, pilot: Pilot[None]) -> None:
+        await until_shown(pilot, "in the order of asrpt  No job may pass the first one that cannot start.?")
+        await pilot.press("I")
+        assert "No job may pass" not in await until_shown(pilot, "1-3 of 3, this page inverted")
+
+    drive(service, look)
+
+
 def test_new_data_keep_the_cursor_on_its_job() -> None:
     service = FakeService([], [queued_job(number) for number in range(1, 60)])
 
