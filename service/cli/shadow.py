@@ -13,6 +13,7 @@ from service.cli.job_tables import amount, duration, elapsed_s, when
 from service.cli.output import Answer, Column, Style, Table, show
 from service.client import Client
 from service.domain.duration import words_of
+from service.simulations.words import count_of
 
 if TYPE_CHECKING:
     from service.wire.shadow import (
@@ -144,7 +145,7 @@ def _summary(found: ShadowDocument) -> str:
 def _disagreement(jobs: int) -> str:
     if jobs == 0:
         return "They disagree on no job now."
-    return f"They disagree on {jobs} {'job' if jobs == 1 else 'jobs'} now:"
+    return f"They disagree on {count_of(jobs)} now:"
 
 
 def _counts(starts: ShadowStartsDocument, stops: ShadowStopsDocument) -> list[str]:

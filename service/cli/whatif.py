@@ -153,7 +153,7 @@ def past_under(
         print_json(past.report([each.result for each in finished]))
         return
     typer.echo(_opening(history, machines), err=True)
-    for note in left_out_notes(history):
+    for note in left_out_notes(history.left_out):
         typer.echo(note, err=True)
     print_results([Finished(past.actual, None), *finished])
 

@@ -39,7 +39,7 @@ def export_command(
 
     with own_database(database_url, data_dir) as (settings, database):
         history, cluster, _ = read_past(database, settings, when, carry=carry)
-    notes = left_out_notes(history)
+    notes = left_out_notes(history.left_out)
     if not history.jobs:
         fail(nothing_to_run(history), EXIT_FAILED)
     try:

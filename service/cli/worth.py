@@ -14,7 +14,7 @@ from service.cli.fail import EXIT_FAILED, fail
 from service.cli.options import NetworkOption, SeedOption, seconds_option
 from service.cli.output import Column, JsonFlag, print_json, print_table, printable
 from service.domain.duration import words_of
-from service.simulations.words import count_of
+from service.simulations.words import count_of, left_out_notes
 
 if TYPE_CHECKING:
     from policies.model.cluster import Cluster
@@ -84,7 +84,7 @@ def worth_command(
     try:
         found = worth(past, machines, options, lambda step: typer.echo(f"{step} ...", err=True))
     except WorthError as error:
-        fail("; ".join([str(error), *_left_out(past.left_out)]), EXIT_FAILED)
+        fail("; ".join([str(error), *left_out_notes(past.left_out)]), EXIT_FAILED)
     if as_json:
         print_json(found)
     else:
@@ -141,17 +141,13 @@ def _jobs(path: Path | None) -> tuple[Sequence["AccountedJob"], Counter[str]]:
         fail(f"{error.filename}: {error.strerror or error}", EXIT_FAILED)
 
 
-def _left_out(counts: Mapping[str, int]) -> list[str]:
-    return [f"left out {count_of(count)}: {why}" for why, count in sorted(counts.items())]
-
-
 def _print(found: Document) -> None:
     start, end = (datetime.fromtimestamp(found[name], UTC).date().isoformat() for name in ("from_s", "until_s"))
     typer.echo(
         f"{found['jobs']} jobs of {found['users']} users, submitted from {start} to {end}, on {found['servers']} servers"
         f" with {found['gpus']} GPUs; {found['learnt_from']} earlier ones are only learnt from"
     )
-    for note in _left_out(found["left_out"]):
+    for note in left_out_notes(found["left_out"]):
         typer.echo(printable(note))
     typer.echo(f"\n{_replay(found['replay'])}\n")
     print_table(_columns(found), _rows(found))

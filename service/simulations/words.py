@@ -5,17 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from service.history.workload import OwnHistory
 
 
-def left_out_notes(history: OwnHistory) -> list[str]:
-    """One line for each reason for which jobs are left out."""
-    return [f"left out {count_of(count)}: {why}" for why, count in sorted(history.left_out.items())]
+def left_out_notes(left_out: Mapping[str, int]) -> list[str]:
+    """One line for each reason for which jobs are left out, from their numbers by reason."""
+    return [f"left out {count_of(count)}: {why}" for why, count in sorted(left_out.items())]
 
 
 def nothing_to_run(history: OwnHistory) -> str:
     """Why a period has no jobs to simulate."""
-    return "; ".join(["no job that was submitted in this period has run and ended", *left_out_notes(history)])
+    missing = "no job that was submitted in this period has run and ended"
+    return "; ".join([missing, *left_out_notes(history.left_out)])
 
 
 def count_of(count: int) -> str:

@@ -13,6 +13,7 @@ from textual.widgets import DataTable, Static
 
 from service.cli.top.fields import Field, Row, cell, fitted, job_number, matches
 from service.cli.top.gpu_map import Letters, map_text
+from service.simulations.words import count_of
 
 Mark = Callable[[int], tuple[str, str]]
 
@@ -171,7 +172,7 @@ class JobTable(DataTable[Text]):
 
     def _head(self, user: str, rows: Sequence[Row]) -> _Line:
         gpus = sum(row["gpus"] for row in rows)
-        texts = {"NAME": f"{user}: {len(rows)} {'job' if len(rows) == 1 else 'jobs'}", "GPUS": str(gpus)}
+        texts = {"NAME": f"{user}: {count_of(len(rows))}", "GPUS": str(gpus)}
         cells = [cell(texts.get(each.header, ""), width, each.right, "bold") for each, width in self._layout_of]
         return _Line(None, [Text(""), *cells] if self._mark is not None else cells)
 
