@@ -35,9 +35,11 @@ def _shown(page: Path) -> Iterator[list[str]]:
 
 
 def problem(words: list[str]) -> str | None:
-    """What is wrong with a call: an unknown command or flag. Words after ``--`` are the job's."""
+    """What is wrong with a call: an unknown command or flag, or a job without a name. Words after ``--`` are the job's."""
     if "--" in words:
         words = words[: words.index("--")]
+        if words[1:3] == ["job", "submit"] and "--name" not in words:
+            return "sooner job submit needs --name with a command"
     flags = {word.partition("=")[0] for word in words[1:] if re.match(r"--?[A-Za-z]", word)}
     plain = [word for word in words if not word.startswith("-")]
     for length in (3, 2):
@@ -62,7 +64,9 @@ def test_commands_and_flags_exist(page: Path) -> None:
 
 
 def test_the_check_sees_what_is_wrong() -> None:
-    assert problem(["sooner", "job", "submit", "--gpus", "2", "--", "python", "--anything"]) is None
+    submit = ["sooner", "job", "submit", "--gpus", "2"]
+    assert problem([*submit, "--name", "a", "--", "python", "--anything"]) is None
+    assert problem([*submit, "--", "python"]) == "sooner job submit needs --name with a command"
     assert problem(["sooner", "job", "submit", "--nodes", "2"]) == "sooner job submit has no --nodes"
     assert problem(["sooner", "jobs", "list"]) == "no such command: sooner jobs list"
     assert sum(1 for page in pages() for _ in _shown(page)) > 60
