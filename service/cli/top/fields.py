@@ -40,13 +40,13 @@ class Field:
 
 
 def moment(text: str | None, now: datetime) -> str:
-    """A time near ``now`` in this machine's zone: ``14:20``, ``Wed 14:20`` or ``03 Dec``; empty for None."""
+    """A time near ``now`` in this machine's zone: ``14:20``, ``Wed 14:20`` or ``Dec 03``; empty for None."""
     if text is None:
         return ""
     at, seen = datetime.fromisoformat(text).astimezone(), now.astimezone()
     if at.date() == seen.date():
         return at.strftime("%H:%M")
-    return at.strftime("%a %H:%M") if abs(at - seen) < _WEEK else at.strftime("%d %b")
+    return at.strftime("%a %H:%M") if abs(at - seen) < _WEEK else at.strftime("%b %d")
 
 
 def bar(share: float, cells: int) -> str:
