@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -15,9 +16,13 @@ pytestmark = pytest.mark.slow
 
 def _workers(service: LiveService) -> list[psutil.Process]:
     assert service.process is not None
-    children = psutil.Process(service.process.pid).children()
-    # Before, the process sets its limits, and the wish to end with its parent.
-    return [each for each in children if each.cmdline()[1:3] == ["-m", "service.simulations.worker"]]
+    found = []
+    for each in psutil.Process(service.process.pid).children():
+        with suppress(psutil.NoSuchProcess):  # a child that has just ended
+            # Before it has this name, the process sets its limits, and the wish to end with its parent.
+            if each.cmdline()[1:3] == ["-m", "service.simulations.worker"]:
+                found.append(each)
+    return found
 
 
 def _stopped_worker(service: LiveService) -> psutil.Process:
