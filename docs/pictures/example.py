@@ -27,7 +27,7 @@ JOBS = (_job("A", 0, 8, 20), _job("B", 4, 2, 16), _job("C", 6, 4, 2))
 
 
 class Work(NamedTuple):
-    """What the virtual machine does within a minute: who runs, and the work left of each job at its end, in minutes."""
+    """What the virtual machine does within a minute: the job that it runs, and the work left of each at its end, in minutes."""
 
     minute: int
     running: str
@@ -64,7 +64,7 @@ def _left(machine: VirtualMachine, names: dict[JobId, WorkloadJob]) -> dict[str,
 
 
 def simulated(policy: str, **options: str) -> Sequence[JobOutcome]:
-    """The jobs under a policy that knows how long they run, with their attempts."""
+    """The jobs with their attempts under a policy, with exact predictions."""
     costs = SimulationOptions(restart_s=RESTART_S, checkpoint_period_s=MINUTE_S, keep_spans=True)
     return run(Workload("example", JOBS), CLUSTER, make_policy(policy, options), "oracle", costs).outcomes
 

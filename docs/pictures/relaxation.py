@@ -12,7 +12,7 @@ _BESIDE_MOST = 17.0
 
 
 def picture() -> str:
-    """Above, who runs when; below, the work that each job has left."""
+    """Above, which job runs when; below, the work that each job has left."""
     history, completions = virtual_schedule()
     drawing = Drawing("SRPT on the virtual machine: C and B interrupt A and complete first")
     xs = Scale(Axis("", least=0.0, most=float(len(history) + 1)), [], LEFT, WIDTH - RIGHT)

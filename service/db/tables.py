@@ -465,7 +465,7 @@ class TrainingRunRow(Base, table=True):
 class SimulationRow(Base, table=True):
     """One what-if run of the service: what was asked (``request``), how far it is, and its ``report``.
 
-    ``starts`` counts how often it was begun. ``done`` and ``total`` are NULL until the run knows how much there is to do.
+    ``starts`` counts how often it was begun. ``done`` and ``total`` are NULL until its work is counted.
     """
 
     __tablename__ = "simulations"

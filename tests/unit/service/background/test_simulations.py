@@ -241,7 +241,7 @@ def test_a_claim_of_an_earlier_leader_is_void(cli: CliWorld, lead: LeaderLease) 
     assert acquire(database, LEADER_LEASE, "other", 60.0) is not None
     runner = _runner(cli, lead)
     runner.run_waiting()
-    assert records.is_held(database, second), "who does not lead begins nothing"
+    assert records.is_held(database, second), "without the lead no run begins"
 
 
 def test_a_leader_that_was_fenced_off_begins_nothing(
