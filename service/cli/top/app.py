@@ -267,10 +267,11 @@ class Top(App[None]):
             top.show_link(broken)
 
     def _show_choice(self) -> None:
+        if self.top_screen is None:
+            return
         row = self.table.chosen
         self.map.choose(job_number(row) if row is not None else None)
-        if self.top_screen is not None:
-            self.refresh_bindings()
+        self.refresh_bindings()
 
     def on_resize(self) -> None:
         """Lay out the lines at the top again."""

@@ -256,6 +256,20 @@ def test_quitting_ends_the_view_with_exit_code_0(key: str) -> None:
     drive(cluster(), look)
 
 
+def test_what_arrives_while_the_view_ends_shows_nothing() -> None:
+    """Its screens are gone then, and messages of their widgets may be left."""
+
+    async def look(app: Top, pilot: Pilot[None]) -> None:
+        screens = app._screen_stack.copy()
+        app._screen_stack.clear()
+        app.on_descendant_focus()
+        app.on_resize()
+        app._show()
+        app._screen_stack.extend(screens)
+
+    drive(cluster(), look)
+
+
 def _gone(service: FakeService) -> None:
     service.down = True
 
