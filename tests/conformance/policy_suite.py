@@ -177,6 +177,8 @@ class RankedPolicyContract(PolicyContract):
             story.job(f"j{number}", gpus=4, runs_s=runs_s, predicted=predicted, **spec)
         foretold, started = list[JobId](), list[JobId]()
         for at_s in range(2_000):
+            if len(started) == 10:
+                break
             first = story.engine.queue(QueueWanted(None, 1)).jobs
             story.until(float(at_s))
             if new := [event.job for event in story.log.events[story.log.seen :] if event.target is JobState.STARTING]:
