@@ -190,14 +190,14 @@ class RankedPolicyContract(PolicyContract):
 
     def test_a_part_of_the_queue_does_not_scan_the_queue(self, make: Make) -> None:
         chosen = make()
-        world = _crowded(20_000)
+        world = _crowded(5_000)
         state = chosen.rebuild(world)
-        middle = queue_of(chosen, world, state, QueueWanted(None, 10_000)).jobs[-1:]
+        middle = queue_of(chosen, world, state, QueueWanted(None, 2_500)).jobs[-1:]
         world.jobs = counting = _Counting(world.jobs)
         past = middle[0].key if middle else None
         found = queue_of(chosen, world, state, QueueWanted(past, 50)).jobs
         assert counting.looks == len(found)
-        assert [place.position for place in found] == [10_001 + number for number in range(len(found))]
+        assert [place.position for place in found] == [2_501 + number for number in range(len(found))]
 
 
 def no_pause_between_refreshes(monkeypatch: pytest.MonkeyPatch) -> None:
