@@ -37,8 +37,7 @@ class Cluster(Noun[C]):
     @call
     def events(self, limit: int = 100) -> Many[ServerEventDocument]:
         """The newest changes of servers, newest first."""
-        answer = yield from self._get("/v1/cluster/events", {"limit": limit})
-        return list(answer["items"])
+        return self._pages("/v1/cluster/events", limit=limit)
 
     @call
     def timeline(

@@ -78,7 +78,8 @@ def test_reasons_and_changes_of_servers_are_shown(cli: CliWorld) -> None:
     assert cli.run("info", "-o", "server,state,drained_by").stdout.splitlines()[2].split() == ["b", "down", "engine"]
     [line] = cli.run("cluster", "events").stdout.splitlines()[1:]
     assert line.split()[-6:] == ["down", "no", "answer", "for", "60", "s"]
-    [event] = json.loads(cli.run("cluster", "events", "--json").stdout)["events"]
+    # The largest limit is more than a page.
+    [event] = json.loads(cli.run("cluster", "events", "--limit", "1000", "--json").stdout)["events"]
     assert (event["server"], event["kind"], event["detail"]) == ("b", "down", "no answer for 60 s")
 
 
