@@ -121,7 +121,8 @@ class Top(App[None]):
         self.run_worker(self._follow(), name="events")
 
     async def on_unmount(self) -> None:
-        """Close the connections."""
+        """Close the connections, over which nothing may be asked any more then."""
+        self.workers.cancel_all()
         await self.client.close()
 
     # Reading
