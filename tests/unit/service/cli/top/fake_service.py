@@ -85,10 +85,14 @@ def queued_job(number: int, **changes: Any) -> dict[str, Any]:
 
 @dataclass
 class FakeService:
-    """Its lists may be changed at any time. ``down``: no answer at all; ``asked``: the paths of all requests."""
+    """Its lists may be changed at any time.
+
+    ``ended``: jobs that only their own pages show; ``down``: no answer at all; ``asked``: the paths of all requests.
+    """
 
     running: list[dict[str, Any]] = field(default_factory=list)
     queue: list[dict[str, Any]] = field(default_factory=list)
+    ended: list[dict[str, Any]] = field(default_factory=list)
     servers: int = 2
     role: str = "operator"
     user: str | None = "ada"
@@ -189,7 +193,7 @@ class FakeService:
 
     def _of_job(self, path: str) -> httpx.Response:
         number, _, part = path.partition("/")
-        job = next((each for each in self.running if str(each["id"]) == number), None)
+        job = next((each for each in [*self.running, *self.ended] if str(each["id"]) == number), None)
         if job is None:
             waits = next((each for each in self.queue if str(each["job_id"]) == number), None)
             if waits is None:

@@ -130,6 +130,7 @@ def test_changes_are_offered_as_far_as_the_role_goes(role: str, user: str | None
 
 def test_search_moves_to_a_match_goes_on_and_opens_a_job_by_its_number() -> None:
     service = cluster()
+    service.ended.append(running_job(77, name="early", state="succeeded"))
 
     async def look(app: Top, pilot: Pilot[None]) -> None:
         await answer(pilot, "slash", "cleo")
@@ -142,9 +143,8 @@ def test_search_moves_to_a_match_goes_on_and_opens_a_job_by_its_number() -> None
         await until_job(pilot, 11)
         await answer(pilot, "f3", "nowhere")
         await until_shown(pilot, "Nothing on this page has 'nowhere'")
-        service.running.append(running_job(77, name="late"))
         await answer(pilot, "f3", "77")
-        await until_shown(pilot, "Job 77  late  running")
+        await until_shown(pilot, "Job 77  early  succeeded")
         await pilot.press("escape")
         await until_overview(pilot)
         await answer(pilot, "f3", "78")
