@@ -26,8 +26,8 @@ from service.executors.cluster.driver import (
 )
 from tests.local_executor import wait_for
 
-_ANSWER_S = 10.0
-"""Longest time of one call on a busy machine."""
+_ANSWER_S = 100.0
+"""Longest time of one call: less than the programs run, on a machine that others use."""
 
 _TELL = """
 import json, os, signal, sys, time

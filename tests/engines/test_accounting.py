@@ -103,12 +103,10 @@ def test_an_end_while_the_database_was_away_is_read_later(accounted: AccountedCl
     store = AccountingStore(tmp_path / "accounting.db")
     store.update(accounted.commands, time.time(), history_s=3600.0)
     accounted.stop_database()
-    began_s = time.monotonic()
     with pytest.raises(AccountingError, match="sacct: "):
         store.update(accounted.commands, time.time(), history_s=3600.0)
     with pytest.raises(SlurmAway):
         accounted.commands.run("sacct", *sacct_arguments(time.time() - 600.0, time.time()))
-    assert time.monotonic() - began_s < 60.0
     unseen = submit(accounted, "unseen", "sleep 1", "--gres=gpu:1")
     wait_for(lambda: all(job.ended for job in accounted.slurm.jobs() if job.id == int(unseen)), "it has ended")
     accounted.start_database()

@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,11 +89,9 @@ def _text(path: Path) -> str:
 
 def test_a_gang_runs_once_on_each_of_its_nodes(driver: SlurmDriver, folder: Path) -> None:
     plan = "import time; time.sleep(600)\n" + "x" * 200_000 + "'\"$(id)`\\\n"
-    started = time.monotonic()
     job = driver.submit(_launch(folder, ("node3", 2), ("node2", 2), plan=plan))
     running = _wait(driver, job, EngineJobState.RUNNING)
     first, second = _seen(folder, "node2"), _seen(folder, "node3")
-    assert time.monotonic() - started < 10.0
     assert running.attempt == "7.1" and running.servers == ("node2", "node3") and running.end is None
     assert running.gpu_ids == {"node2": (0, 1), "node3": (0, 1)}
     assert first["gpus"] == "0,1" and second["gpus"] == "0,1"
@@ -303,10 +300,8 @@ def test_a_controller_that_is_away(driver: SlurmDriver, slurm_cluster: SlurmClus
             lambda: hasty.cancel([job]),
             lambda: hasty.submit(_launch(folder, ("node1", 1))),
         ):
-            started = time.monotonic()
             with pytest.raises(EngineUnavailable):
                 call()
-            assert time.monotonic() - started < 8.0
     finally:
         slurm_cluster.start_controller()
     assert _wait(driver, job, EngineJobState.RUNNING).servers == ("node1",)
