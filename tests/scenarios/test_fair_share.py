@@ -8,12 +8,13 @@ from tests.scenarios.dsl import Story, cluster, policy
 HALF_LIFE_S = 600.0
 
 
-def saturated(name: str, **options: object) -> Story:
+def saturated(name: str, half_life_s: float = HALF_LIFE_S, **options: object) -> Story:
     """Two projects that always have jobs waiting; those of ``small`` are short and narrow, which most ranks prefer."""
-    story = cluster("4x4", policy(name, fair_share="true", fair_share_half_life_s=HALF_LIFE_S, **options))
-    for number in range(1300):
+    story = cluster("4x4", policy(name, fair_share="true", fair_share_half_life_s=half_life_s, **options))
+    size = half_life_s / HALF_LIFE_S
+    for number in range(round(size * 1300)):
         story.job(f"s{number}", gpus=1, runs_s=30.0 + number % 7, project="small", user="ann")
-    for number in range(290):
+    for number in range(round(size * 290)):
         story.job(f"l{number}", gpus=2, runs_s=70.0 + number % 11, project="large", user="bob")
     return story
 
@@ -45,11 +46,13 @@ def had(story: Story, project: str) -> float:
 def test_weights_of_one_to_three_give_gpu_time_of_one_to_three(
     name: str, options: dict[str, object], weights: str
 ) -> None:
-    story = saturated(name, project_weights=weights, **options)
+    # Gittins makes thirty passes a second, so its story is half as long. The others do not keep to 6 % with so few jobs.
+    half_life_s = HALF_LIFE_S / 2 if name == "gittins" else HALF_LIFE_S
+    story = saturated(name, half_life_s, project_weights=weights, **options)
     wanted = 3.0 if weights.endswith("3") else 1 / 3
-    story.until(HALF_LIFE_S)
+    story.until(half_life_s)
     before = had(story, "large"), had(story, "small")
-    story.until(4 * HALF_LIFE_S)
+    story.until(4 * half_life_s)
     queued = {job.spec.project for job in story.engine.world.jobs.values() if job.state is JobState.QUEUED}
     assert queued == {"small", "large"}, "both must want more"
     ratio = (had(story, "large") - before[0]) / (had(story, "small") - before[1])

@@ -1,6 +1,7 @@
 """Filling servers: the shortest prefix that fills the cluster, largest gangs first; who watches; what the guard still does."""
 
 import random
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -123,6 +124,7 @@ def multiserver(shape: str, load: float, jobs: int, seed: int, unit_s: float) ->
     return Workload("multiserver", tuple(rows)), Cluster("c", tuple(Server(f"s{n}", gpus) for n in range(count)))
 
 
+@cache
 def mean_response(
     shape: str, load: float, fill: str, *, jobs: int = 4000, unit_s: float = 1.0, restart_s: float = 0.0
 ) -> float:
