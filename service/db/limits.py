@@ -97,6 +97,13 @@ def uses(connection: Connection) -> Mapping[LimitOwner, Use]:
     return found
 
 
+def use_of_all(connection: Connection) -> Use:
+    """The use of all owners together: counted in the index of states, besides one look at each job that runs."""
+    jobs = select(func.count()).select_from(JOBS).where(JOBS.c.state.in_(UNFINISHED_JOBS))
+    gpus = select(func.coalesce(func.sum(JOBS.c.gpus), 0)).where(JOBS.c.state.in_(sorted(_HOLDING)))
+    return Use(int(connection.execute(jobs).scalar_one()), int(connection.execute(gpus).scalar_one()))
+
+
 def unfinished_of(connection: Connection, owner: LimitOwner, at_most: int) -> int:
     """The number of an owner's unfinished jobs, counted up to ``at_most`` so that the cost is bounded by the limit."""
     column = JOBS.c.user if owner.scope is Scope.USER else JOBS.c.project

@@ -90,6 +90,8 @@ class JobRow(Base, table=True):
         sa.Index("ix_jobs_user_id_state", "user", "id", "state"),
         sa.Index("ix_jobs_project_id", "project", "id"),
         sa.Index("ix_jobs_name_id", "name", "id"),
+        # The queue of a caller who sees some projects, without a look at the jobs that ended or that others have queued.
+        _partial_index("ix_jobs_queued", "project user id", "state = 'queued'"),
         _partial_index("ix_jobs_array_id_id", "array_id id", "array_id IS NOT NULL"),
         # The ended jobs that pruning still has to visit: their logs and checkpoints may be on disk.
         _partial_index(

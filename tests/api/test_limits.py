@@ -6,17 +6,20 @@ from typing import Any
 import pytest
 from httpx import Client, Response
 
+from policies.lifecycle import JobState
 from policies.model.cluster import Cluster, Server
 from policies.model.job import Level, Topology, Volume
 from service.api.parse import parse_submission
 from service.api.problems import Problem
 from service.config.settings import load_settings
+from service.db.limits import uses
 from service.engine.events import RequestKind
 from service.engine.limits import QUEUE, LimitOwner, OwnerLimit, Scope
 from service.wire import examples
 from service.wire.bodies import JobBody
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem
+from tests.api.test_paging import fill
 
 NLP = LimitOwner(Scope.PROJECT, "nlp")
 
@@ -93,6 +96,15 @@ def test_two_submissions_do_not_pass_together_where_one_may(client: Client) -> N
     for thread in threads:
         thread.join()
     assert sorted(answer.status_code for answer in answers) == [201, 429, 429, 429]
+
+
+def test_the_queue_counts_what_all_owners_use_together(client: Client, world: World) -> None:
+    fill(world, [(state, user, "p", "n") for state in JobState for user in ("u", "v")])
+    with world.database.reading() as session:
+        everything = uses(session.connection())[QUEUE]
+    assert everything.jobs > everything.gpus_running > 0
+    answer = client.get("/v1/queue").json()
+    assert (answer["jobs"], answer["gpus_running"]) == everything
 
 
 def test_the_queue_is_paused_and_resumed(client: Client, world: World) -> None:

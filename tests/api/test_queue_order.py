@@ -14,7 +14,8 @@ from policies.registry import make_policy
 from service.api.paging import cursor
 from service.client import noun
 from service.db.forecasts import NewForecast, store_forecasts
-from service.domain.access import Role
+from service.db.queue import queued_ids
+from service.domain.access import NO_PROJECT, Identity, Role
 from service.domain.forecast_scores import Milestone
 from service.engine.engine import Engine, Ports
 from service.executors.fake import FakeExecutor
@@ -142,6 +143,32 @@ def test_who_sees_a_project_gets_its_jobs_with_their_true_positions(
         assert len(order(bob, limit)) == 6
     with client_for(app, person(world, "max", Role.VIEWER)) as max_:
         assert [page["total"] for page in pages(max_, limit)] == [0]
+
+
+@pytest.mark.parametrize("world", ["sqlite"], indirect=True)
+def test_the_queue_of_a_part_is_found_by_the_index_of_queued_jobs(world: World) -> None:
+    plans: list[str] = []
+    with world.database.reading() as session:
+        connection = session.connection()
+
+        def explain(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
+            rows = connection.connection.cursor().execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            plans.extend(str(row[3]) for row in rows)
+
+        event.listen(world.database.engine, "before_cursor_execute", explain)
+        queued_ids(connection, Identity("ada", Role.VIEWER, frozenset({NO_PROJECT, "nlp", "vision"}), "key"))
+        event.remove(world.database.engine, "before_cursor_execute", explain)
+    assert len(plans) == 3
+    assert all("ix_jobs_queued" in plan for plan in plans), plans
+
+
+def test_who_is_in_no_project_gets_the_own_jobs_among_those_without_one(
+    app: FastAPI, world: World, crowd: list[int]
+) -> None:
+    own, _ = submitted(app, world, plain_job(user="max", project=""), plain_job(user="eve", project=""))
+    with client_for(app, person(world, "max", Role.VIEWER, "", "vision")) as max_:
+        seen = [job for job, _ in order(max_)]
+    assert sorted(seen) == sorted([crowd[1], crowd[3], crowd[5], own])
 
 
 def test_paging_goes_on_where_it_was_while_the_queue_changes(client: Client, world: World, crowd: list[int]) -> None:

@@ -13,7 +13,7 @@ from service.api.permissions import LIST_JOBS, OPERATE, READ
 from service.api.problems import Fault, Problem, ProblemType
 from service.api.queue_page import queue_page
 from service.api.routers.common import Routes
-from service.db.limits import Use, stored_limit, stored_limits, uses
+from service.db.limits import stored_limit, stored_limits, use_of_all
 from service.engine.events import EngineRequest, RequestKind
 from service.engine.limits import QUEUE, LimitOwner, Scope
 from service.wire.bodies import PauseBody, QueuePartBody
@@ -28,8 +28,7 @@ routes = Routes("queue")
 def show_queue(dependencies: Deps, caller: Caller) -> QueueDocument:
     """Unfinished jobs and held GPUs of all users, and the pauses that affect the caller."""
     with dependencies.reading() as connection:
-        used, stored = uses(connection), stored_limits(connection)
-    everything = used.get(QUEUE, Use())
+        everything, stored = use_of_all(connection), stored_limits(connection)
     return QueueDocument(
         jobs=everything.jobs,
         gpus_running=everything.gpus_running,
