@@ -8,6 +8,7 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from sqlalchemy import Connection
@@ -58,13 +59,8 @@ class Feed:
         Starts after ``since``. Starts now where it is None or beyond the end of this log, which another database wrote then.
         Ends when ``stopping`` is true. Raises DBAPIError.
         """
-        newest = await run_in_threadpool(self._newest)
-        position = newest if since is None else min(since, newest)
-        self.followers += 1
-        if self._reader is None or self._reader.done():
-            self._begins_after, self._recent, self._news = newest, [], asyncio.Event()
-            self._reader = asyncio.create_task(self._look())
-        try:
+        async with self.watched() as newest:
+            position = newest if since is None else min(since, newest)
             yield position
             quiet_s = 0.0
             while not stopping():
@@ -76,13 +72,28 @@ class Feed:
                 if quiet_s >= pulse_s:
                     quiet_s = 0.0
                     yield position
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncGenerator[int, None]:
+        """Have the log read for as long as the block runs. Gives the number of its newest entry. Raises DBAPIError."""
+        newest = await run_in_threadpool(self._newest)
+        self.followers += 1
+        if self._reader is None or self._reader.done():
+            self._begins_after, self._recent, self._news = newest, [], asyncio.Event()
+            self._reader = asyncio.create_task(self._look())
+        try:
+            yield newest
         finally:
             self.followers -= 1
 
+    @property
+    def newest(self) -> int:
+        """The number of the newest entry that the reader has seen."""
+        return self._recent[-1][0] if self._recent else self._begins_after
+
     async def _after(self, position: int) -> Sequence[Entry]:
         """The next entries after a position; none if none comes for a while."""
-        newest = self._recent[-1][0] if self._recent else self._begins_after
-        if position >= newest:
+        if position >= self.newest:
             try:
                 await asyncio.wait_for(self._news.wait(), self._look_s)
             except TimeoutError:

@@ -4,10 +4,11 @@
 While nothing is sent, the position alone keeps the connection alive. So a client also resumes after events that it may not see.
 """
 
+import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing
 from typing import Any, Final
 
 from service.api.feed import Feed, Log
@@ -20,6 +21,9 @@ PULSE_S: Final = 15.0
 
 STREAM_S_MAX: Final = 900.0
 """Longest life of a stream. Clients reconnect, and only with a valid key."""
+
+CHANGES_S: Final = 0.5
+"""Pause between two looks of a stream that says only which logs have grown."""
 
 MEDIA_TYPE: Final = "text/event-stream"
 
@@ -60,3 +64,32 @@ async def stream(
             else:
                 continue
             sent_s = now_s
+
+
+async def changes(
+    feeds: Mapping[str, Feed],
+    stopping: Callable[[], bool],
+    *,
+    gap_s: float = CHANGES_S,
+    pulse_s: float = PULSE_S,
+) -> AsyncIterator[str]:
+    """The text of a stream that names the logs with new entries, and not the entries: one event after ``gap_s`` at most.
+
+    So a page that reads itself again at a change costs little however much changes. The stream cannot be resumed: what changed
+    before its first line is in what the client reads after that line.
+    """
+    ends_at_s = time.monotonic() + STREAM_S_MAX
+    async with AsyncExitStack() as stack:
+        seen = {name: await stack.enter_async_context(feed.watched()) for name, feed in feeds.items()}
+        yield "retry: 2000\n: alive\n\n"
+        sent_s = time.monotonic()
+        while not stopping() and time.monotonic() < ends_at_s:
+            await asyncio.sleep(gap_s)
+            now_s, now = time.monotonic(), {name: max(seen[name], feed.newest) for name, feed in feeds.items()}
+            if now != seen:
+                changed = [name for name in feeds if now[name] > seen[name]]
+                yield f"event: changes\ndata: {json.dumps({'changed': changed})}\n\n"
+                seen, sent_s = now, now_s
+            elif now_s - sent_s >= pulse_s:
+                yield ": alive\n\n"
+                sent_s = now_s

@@ -128,6 +128,24 @@ def test_a_stream_tells_from_its_beginning_on_and_goes_on_where_it_was_left(
     assert app.state.streams.job_events.followers == 0
 
 
+def test_the_topic_of_changes_says_which_logs_have_grown(app: FastAPI, client: Client, world: World) -> None:
+    client.post("/v1/jobs", json=plain_job(name="before"))
+    admit(world)
+
+    def submit() -> None:
+        for name in ("one", "two"):
+            client.post("/v1/jobs", json=plain_job(name=name, project="nlp"))
+        admit(world)
+
+    # Pages count all jobs, so those of others count too.
+    for token in (world.token, person(world, "eve", Role.VIEWER, "vision").key):
+        assert stream(app, token, "topic=changes", until=enough(1), meanwhile=submit) == [
+            {"event": "changes", "data": {"changed": ["jobs"]}}
+        ]
+    assert stream(app, world.token, "topic=changes", until=lambda _, text: ": alive" in text) == []
+    assert app.state.streams.job_events.followers == app.state.streams.server_events.followers == 0
+
+
 def test_a_topic_narrows_to_one_job_and_rights_to_ones_own(app: FastAPI, client: Client, world: World) -> None:
     for name, project in (("a", "nlp"), ("b", "vision"), ("c", "nlp")):
         client.post("/v1/jobs", json=plain_job(name=name, project=project))

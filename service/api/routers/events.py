@@ -21,7 +21,7 @@ from service.api.problems import Problem, ProblemType, invalid_parameter
 from service.api.routers.cluster import server_event
 from service.api.routers.common import Routes, no_such_job
 from service.api.routers.cycles import cycle_summary
-from service.api.sse import MEDIA_TYPE, Streams, stream
+from service.api.sse import MEDIA_TYPE, Streams, changes, stream
 from service.db.access import owner_of
 from service.db.event_log import Entry
 from service.domain.access import Role
@@ -60,23 +60,33 @@ def follow(
     caller: Caller,
     request: Request,
     topic: Annotated[
-        str, Query(max_length=32, description="`jobs`, `job:NUMBER`, `servers`, or `cycle` (for operators).")
+        str,
+        Query(max_length=32, description="`jobs`, `job:NUMBER`, `servers`, `changes`, or `cycle` (for operators)."),
     ] = "jobs",
     last_event_id: Annotated[
         str | None, Header(max_length=4096, description="The `id` of the last event that was received.")
     ] = None,
 ) -> StreamingResponse:
-    """Server-sent events: `job` (a change of a job's state), `server` (a change of a server, with its reason) or `cycle` (the
-    counts of a cycle). The stream ends after 15 minutes, when access rights change, and when the service stops. A client that
-    reconnects to any service with `Last-Event-ID` misses no event.
+    """Server-sent events: `job` (a change of a job's state), `server` (a change of a server, with its reason), `cycle` (the
+    counts of a cycle) or `changes` (whether anything of `jobs` or of `servers` has changed for anyone; two a second at most). The
+    stream ends after 15 minutes, when access rights change, and when the service stops. A client that reconnects to any service
+    with `Last-Event-ID` misses no event, but of `changes`, which has no ids: what it reads after the first line is up to date.
     """
     streams: Streams = request.app.state.streams
     authenticator: Authenticator = request.app.state.authenticator
     ended = authenticator.watch(session_cookie(request.headers))
     since = _position(last_event_id)
-    feed, event, show = _topic(dependencies, caller, streams, topic)
+
+    def stopping() -> bool:
+        return dependencies.process.is_stopping() or ended()
+
+    if topic == "changes":
+        found = changes({"jobs": streams.job_events, "servers": streams.server_events}, stopping)
+    else:
+        feed, event, show = _topic(dependencies, caller, streams, topic)
+        found = stream(feed, since, event, show, stopping)
     return StreamingResponse(
-        stream(feed, since, event, show, lambda: dependencies.process.is_stopping() or ended()),
+        found,
         media_type=MEDIA_TYPE,
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
@@ -103,7 +113,7 @@ def _topic(
         return streams.server_events, "server", lambda entry: server_event(entry[1])
     found = _JOB_TOPIC.fullmatch(topic)
     if found is None and topic != "jobs":
-        raise invalid_parameter("topic", "must be 'jobs', 'job:NUMBER', 'servers' or 'cycle'")
+        raise invalid_parameter("topic", "must be 'jobs', 'job:NUMBER', 'servers', 'changes' or 'cycle'")
     only = int(found[1]) if found is not None else None
     if only is not None:
         _require(dependencies, caller, only)
