@@ -1,13 +1,19 @@
 """Forecasts and plans: from what was computed to the documents of :mod:`service.wire.predictions`."""
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from policies.model.cluster import Cluster
 from policies.model.estimate import Estimate
+from policies.model.ids import JobId
+from policies.model.job import JobSpec
 from service.api.documents import document, instant
+from service.api.plans import job_plan_document
 from service.domain.forecast_scores import Accuracy, Milestone
 from service.forecast.forecast import Forecast, JobForecast, Spread
 from service.forecast.forecaster import PlannedJob
+from service.wire.plans import JobPlanDocument
 from service.wire.predictions import (
     AccuracyDocument,
     EstimateDocument,
@@ -63,7 +69,25 @@ def _milestone_document(found: Accuracy) -> MilestoneAccuracyDocument:
     )
 
 
-def plan_document(planned: PlannedJob, cluster: Cluster, failed: Sequence[int]) -> PlanDocument:
+def plan_documents(planned: Sequence[PlannedJob], cluster: Cluster, failed: AbstractSet[JobId]) -> list[PlanDocument]:
+    """The planned jobs of one body; ``failed`` are jobs that have ended without success. The training plan that all elements
+    of an array have is evaluated once.
+    """
+    found: list[PlanDocument] = []
+    before: JobSpec | None = None
+    plan: JobPlanDocument | None = None
+    for each in planned:
+        spec = each.spec
+        if before is None or spec.array is None or replace(before, array=spec.array) != spec:
+            plan = job_plan_document(spec, cluster)
+        found.append(_plan_document(each, cluster, plan, sorted(failed & set(spec.after))))
+        before = spec
+    return found
+
+
+def _plan_document(
+    planned: PlannedJob, cluster: Cluster, plan: JobPlanDocument | None, failed: Sequence[int]
+) -> PlanDocument:
     """A planned job; ``failed`` are jobs in its ``after`` that have ended without success."""
     outlook = planned.outlook if not failed else None
     reason = f"Job {failed[0]} in 'after' has not succeeded: this job would be cancelled at once." if failed else None
@@ -77,6 +101,7 @@ def plan_document(planned: PlannedJob, cluster: Cluster, failed: Sequence[int]) 
             for share in (best.placement.shares if best is not None else ())
         ],
         iteration_s=best.iteration_s if best is not None and planned.spec.stage_graph is not None else None,
+        plan=plan,
         fits_now=planned.fits_now,
         start_at=_spread_document(outlook.start) if outlook is not None else None,
         finish_at=_spread_document(outlook.finish) if outlook is not None else None,

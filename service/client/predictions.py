@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from service.wire.jobs import PredictionDocument
     from service.wire.predictions import (
         AccuracyDocument,
+        CalibrationDocument,
         ForecastsDocument,
         ModelDocument,
         PredictorDocument,
@@ -34,6 +35,11 @@ class Predictions(Noun[C]):
     def predictor(self) -> Flow[PredictorDocument]:
         """What predicts now, and how far it is trusted."""
         return self._get("/v1/predictor")
+
+    @call
+    def calibration(self) -> Flow[CalibrationDocument]:
+        """How often the totals of the newest ended jobs were at most each quantile."""
+        return self._get("/v1/predictions/calibration")
 
     @call
     def throughput(self, *, limit: int | None = None) -> Many[ThroughputDocument]:

@@ -10,6 +10,7 @@ from policies.model.estimate import Unit
 from predictor.explain import Trust
 from predictor.recurrence import Level
 from service.wire.jobs import PredictionDocument
+from service.wire.plans import JobPlanDocument
 from service.wire.times import Time
 
 
@@ -128,6 +129,9 @@ class PlanDocument(TypedDict):
     iteration_s: Annotated[
         float | None, Field(description="Seconds per iteration at that placement; null without a graph.")
     ]
+    plan: Annotated[
+        JobPlanDocument | None, Field(description="What the job's training plan asks of the cluster; null without one.")
+    ]
     fits_now: Annotated[bool, Field(description="Whether the free GPUs could hold the job now.")]
     start_at: SpreadDocument | None
     finish_at: SpreadDocument | None
@@ -203,6 +207,23 @@ class PredictionDetailsDocument(PredictionDocument):
         list[SimilarJobDocument],
         Field(description="Jobs that had ended before the prediction; closest gang size first, then newest."),
     ]
+
+
+class CoverageDocument(TypedDict):
+    """How often the actual total was at most a quantile."""
+
+    level: float
+    observed: Annotated[
+        float,
+        Field(description="Share of the jobs. Equal to `level`: calibrated; above it, the predictions are too long."),
+    ]
+
+
+class CalibrationDocument(TypedDict):
+    """The calibration of the first predictions of the newest ended jobs."""
+
+    jobs: int
+    coverage: Annotated[list[CoverageDocument], Field(description="Ascending by level; empty without scored jobs.")]
 
 
 class BucketDocument(TypedDict):

@@ -289,3 +289,16 @@ def test_a_plan_of_a_model_that_is_not_known_has_gpus_and_no_time(client: Client
     assert "model of the plan is not known" in job["plan"]["warnings"][0]
     again = client.post("/v1/jobs", json=client.get("/v1/jobs/1/spec").json())
     assert again.json()["plan"] == job["plan"]
+
+
+def test_a_plan_of_a_submission_shows_what_the_training_asks_of_the_cluster(client: Client, world: World) -> None:
+    bodies = [planned(LLAMA), planned(LLAMA, array={"count": 3}), plain_job()]
+    answer = client.post("/v1/plans", json={"jobs": bodies})
+    assert answer.status_code == 200, answer.text
+    first, *elements, without = [each["plan"] for each in answer.json()["plans"]]
+    submitted = client.post("/v1/jobs", json=bodies[0]).json()["plan"]
+    assert {**first, "warnings": []} == {**submitted, "warnings": []}
+    assert first["memory"]["peak_bytes"] <= first["memory"]["limit_bytes"]
+    assert first["iteration"]["bottleneck"] in first["iteration"]["parts_s"]
+    assert elements == [first] * 3
+    assert without is None

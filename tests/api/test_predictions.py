@@ -16,7 +16,8 @@ from predictor.feature_schema import SCHEMA
 from service.api import submission
 from service.api.idempotency import REPLAYED_HEADER
 from service.db import prediction_log
-from service.db.tables import JOBS
+from service.db.tables import JOBS, PREDICTIONS
+from service.domain.calibration import LEVELS
 from service.engine.ports import CycleBatch, JobWrite
 from tests.api.conftest import NOW_S, World
 from tests.api.helpers import assert_problem, plain_job
@@ -192,3 +193,18 @@ def test_nobody_waits_for_ever(client: Client, monkeypatch: pytest.MonkeyPatch) 
 def test_a_refused_submission_does_not_wait(client: Client) -> None:
     assert_problem(client.post("/v1/jobs?wait_prediction=1", json=plain_job(gpus=99_999)), "never-fits")
     assert_problem(client.post("/v1/jobs?wait_prediction=perhaps", json=plain_job()), "invalid-parameter")
+
+
+def test_calibration_is_of_the_first_predictions_of_ended_jobs(client: Client, world: World) -> None:
+    assert client.get("/v1/predictions/calibration").json() == {"jobs": 0, "coverage": []}
+    jobs = [submit(client) for _ in range(5)]
+    for number, (job, actual) in enumerate(zip(jobs, (50.0, 150.0, 250.0, 90.0, None), strict=True), 1):
+        take_in(world, job, said(), number)
+        if actual is not None:
+            error = {"actual": actual, "log_error": math.log(200.0 / actual), "scored_at_s": NOW_S + 60.0}
+            world.database.execute(update(PREDICTIONS).where(PREDICTIONS.c.job_id == job).values(**error))
+    found = client.get("/v1/predictions/calibration").json()
+    assert found["jobs"] == 4
+    levels = {each["level"]: each["observed"] for each in found["coverage"]}
+    # Each job was predicted by the equal-mass points 100 and 200.
+    assert levels == {level: 0.5 if level < 0.5 else 0.75 for level in LEVELS}

@@ -11,7 +11,7 @@ from policies.model.job import JobSpec
 from service.api.access import Caller
 from service.api.deps import Deps, Leader, ToLeader
 from service.api.documents import forecast_record_document, instant
-from service.api.forecast_documents import accuracy_document, forecast_document, plan_document
+from service.api.forecast_documents import accuracy_document, forecast_document, plan_documents
 from service.api.paging import SERIAL, Page, Paging
 from service.api.permissions import LIST_JOBS, READ, READ_JOB, SUBMIT
 from service.api.problems import Problem, ProblemType
@@ -115,7 +115,7 @@ def plan(caller: Caller, dependencies: Deps, leader: ToLeader, body: SubmissionB
     layout = dependencies.scheduler.layout()
     return PlansDocument(
         made_at=instant(planned.now_s),
-        plans=[plan_document(job, layout, sorted(failed.intersection(job.spec.after))) for job in planned.jobs],
+        plans=plan_documents(planned.jobs, layout, failed),
     )
 
 

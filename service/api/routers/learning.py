@@ -1,10 +1,12 @@
 """Predictions, models, the throughput table, and an operator's requests to train and promote."""
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Path, Response
+from sqlalchemy import Row
 
+from policies.model.estimate import Estimate, Unit
 from service.api.access import Caller
 from service.api.changes import Change
 from service.api.deps import Deps, Refused, ToLeader
@@ -16,10 +18,14 @@ from service.api.prediction_documents import predictor_document
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import NoBody, Routes, found_or_404
 from service.db import reads
+from service.db.prediction_log import scored_predictions
+from service.domain.calibration import LEVELS, coverages
 from service.wire.base import TEXT_MAX
 from service.wire.bodies import Id
 from service.wire.jobs import PredictionDocument
 from service.wire.predictions import (
+    CalibrationDocument,
+    CoverageDocument,
     ModelDocument,
     PredictorDocument,
     PromotionDocument,
@@ -29,6 +35,9 @@ from service.wire.predictions import (
 )
 
 routes = Routes("learning")
+
+CALIBRATED_MAX = 2_000
+"""Newest ended jobs behind an answer on calibration: a row holds kilobytes, so these are read in a tenth of a second."""
 
 ModelPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX)]
 
@@ -43,6 +52,19 @@ def list_predictions(
     with dependencies.reading() as connection:
         rows = reads.predictions(connection, job, before, paging.limit + 1, caller)
     return paging.page(scope, rows, lambda row: (row.id,), prediction_document)
+
+
+@routes.read("/predictions/calibration", READ, "Show how well predictions are calibrated", computes=True)
+def show_calibration(dependencies: Deps) -> CalibrationDocument:
+    """Of the first predictions of the newest ended jobs (at most 2,000). Jobs that did no work are left out."""
+    rows = scored_predictions(dependencies.database, CALIBRATED_MAX)
+    found = coverages([(_quantiles(row), row.actual) for row in rows])
+    return CalibrationDocument(jobs=len(rows), coverage=[document(CoverageDocument, each) for each in found])
+
+
+def _quantiles(row: Row[Any]) -> list[float]:
+    estimate = Estimate(tuple(row.points), Unit(row.unit), row.source)
+    return [estimate.quantile(level) for level in LEVELS]
 
 
 @routes.read("/models", READ, "List models, newest first")
