@@ -8,7 +8,7 @@ import asyncio
 import json
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -26,7 +26,8 @@ SHARED_MAX: Final = 256
 
 Parameters = Mapping[str, str | int | float | Sequence[str] | None]
 
-_Key = tuple[Identity, str]
+_Key = tuple[Identity | None, str]
+"""The caller, None for what all callers share, and the name."""
 
 
 class Unavailable(Exception):
@@ -40,25 +41,27 @@ class Unavailable(Exception):
 
 
 class SharedDocuments:
-    """Documents of the last second. One instance an application; not thread-safe."""
+    """Newest documents, and what was made of them. One instance an application; not thread-safe."""
 
     def __init__(self) -> None:
-        self._found: OrderedDict[_Key, tuple[float, asyncio.Future[tuple[int, Any]]]] = OrderedDict()
+        self._found: OrderedDict[_Key, tuple[float, asyncio.Future[Any]]] = OrderedDict()
 
-    def get(self, key: _Key) -> asyncio.Future[tuple[int, Any]] | None:
-        """A document, which may still be on its way; None if there is none or it is too old."""
-        made_s, found = self._found.get(key, (float("-inf"), None))
-        if found is None or found.cancelled() or time.monotonic() - made_s > SHARED_S:
+    def get(self, key: _Key) -> asyncio.Future[Any] | None:
+        """A document, which may still be on its way; None if there is none, it is too old, or making it failed."""
+        until_s, found = self._found.get(key, (float("-inf"), None))
+        if found is None or time.monotonic() > until_s or found.cancelled():
             return None
-        return found
+        return None if found.done() and found.exception() is not None else found
 
-    def put(self, key: _Key, document: asyncio.Future[tuple[int, Any]]) -> None:
-        """Share a document from now on."""
+    def put(self, key: _Key, document: asyncio.Future[Any], age_s: float) -> None:
+        """Share a document from now on, until it is ``age_s`` old."""
         now_s = time.monotonic()
-        self._found[key] = (now_s, document)
+        # One document may take megabytes.
+        for old in [each for each, (until_s, _) in self._found.items() if now_s > until_s]:
+            del self._found[old]
+        self._found[key] = (now_s + age_s, document)
         self._found.move_to_end(key)
-        # The oldest are first. One document may take megabytes.
-        while len(self._found) > SHARED_MAX or now_s - next(iter(self._found.values()))[0] > SHARED_S:
+        while len(self._found) > SHARED_MAX:
             self._found.popitem(last=False)
 
     def forget(self, caller: Identity) -> None:
@@ -80,17 +83,24 @@ class Reader:
 
     async def get(self, path: str, parameters: Parameters | None = None) -> Any:
         """The document at ``path``, such as ``v1/jobs/12``. Raises :class:`Unavailable`."""
-        url = path if parameters is None else f"{path}?{_query(parameters)}"
-        key = (caller_of(self._request), url)
-        document = self._shared.get(key)
-        if document is None:
-            document = asyncio.ensure_future(self._read(url))
-            self._shared.put(key, document)
+        url = _url(path, parameters)
+        return _body(await self._once((caller_of(self._request), url), SHARED_S, lambda: self._read(url)))
+
+    async def get_alone(self, path: str, parameters: Parameters | None = None) -> Any:
+        """As :meth:`get` for a large document of which little is shown: it is not kept for other pages."""
+        return _body(await self._read(_url(path, parameters)))
+
+    async def for_all(self, name: str, age_s: float, make: Callable[[], Awaitable[Any]]) -> Any:
+        """What ``make`` returns, or what it returned for a page of any caller at most ``age_s`` ago: the same for all of them."""
+        return await self._once((None, name), age_s, make)
+
+    async def _once(self, key: _Key, age_s: float, make: Callable[[], Awaitable[Any]]) -> Any:
+        found = self._shared.get(key)
+        if found is None:
+            found = asyncio.ensure_future(make())
+            self._shared.put(key, found, age_s)
         # A page that is closed must not take the document from the others.
-        status, body = await asyncio.shield(document)
-        if status >= 400:
-            raise Unavailable(status, body)
-        return body
+        return await asyncio.shield(found)
 
     async def get_or(self, default: Any, path: str, parameters: Parameters | None = None) -> Any:
         """As :meth:`get`; ``default`` where the API answers with a problem."""
@@ -130,5 +140,15 @@ class Reader:
         return status, json.loads(body) if body else None
 
 
-def _query(parameters: Parameters) -> str:
-    return urlencode({name: value for name, value in parameters.items() if value is not None}, doseq=True)
+def _url(path: str, parameters: Parameters | None) -> str:
+    if parameters is None:
+        return path
+    given = {name: value for name, value in parameters.items() if value is not None}
+    return f"{path}?{urlencode(given, doseq=True)}"
+
+
+def _body(answer: tuple[int, Any]) -> Any:
+    status, body = answer
+    if status >= 400:
+        raise Unavailable(status, body)
+    return body

@@ -68,6 +68,11 @@ class Elements(HTMLParser):
         last = self.open.pop()
         assert last == tag, f"</{tag}> closes <{last}> at {self.getpos()}"
 
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
     def handle_data(self, data: str) -> None:
         self.shown.append(data)
 
@@ -431,3 +436,24 @@ def test_simulations_are_for_operators(app: FastAPI, world: World) -> None:
         refused = browser.get("/what-if")
         assert refused.status_code == 403
         assert "operator" in refused.text
+
+
+def test_the_form_offers_what_the_cluster_and_the_caller_have(app: FastAPI, world: World) -> None:
+    ada = person(world, "ada", Role.SUBMITTER, "vision")
+    with browser_of(app, ada.key) as browser:
+        page = browser.get("/submit").text
+    Elements(page)
+    assert (
+        '<datalist id="job-gpu_type-choices"><option value="T4"></option><option value="V100"></option></datalist>'
+        in page
+    )
+    assert '<option value="vision"></option>' in page
+    assert 'aria-describedby="job-walltime-hint"' in page
+
+
+@pytest.mark.parametrize(("period", "expected"), [(None, "checkpoint_period_s: null"), (60, "checkpoint_period_s: 60")])
+def test_a_job_that_cannot_checkpoint_is_submitted_again_as_one(
+    admin: Client, app: FastAPI, world: World, period: int | None, expected: str
+) -> None:
+    (job,) = submitted(app, world, plain_job(checkpoint_period_s=period))
+    assert expected in admin.get(f"/submit?again={job}").text

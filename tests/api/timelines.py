@@ -7,6 +7,7 @@ from httpx import Client
 from sqlalchemy import insert, select
 
 from policies.lifecycle import AttemptState, JobState
+from policies.model.cluster import Cluster, Server
 from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.job import JobSpec
 from policies.model.placement import ServerShare, place
@@ -14,7 +15,8 @@ from policies.model.reasons import Reason
 from service.db.forecasts import NewForecast, store_forecasts
 from service.db.retention import delete_jobs
 from service.db.rows import attempt_values, new_job_values
-from service.db.tables import ATTEMPTS, HISTORY, JOBS
+from service.db.servers import enroll
+from service.db.tables import ATTEMPTS, HISTORY, JOBS, SERVERS
 from service.domain.forecast_scores import Milestone
 from service.engine.record import AttemptRecord, JobRecord
 from tests.api.conftest import NOW_S, World
@@ -57,6 +59,13 @@ def put(
             connection.execute(insert(JOBS), [new_job_values(spec, NOW_S, record) | {"id": job}])
         connection.execute(insert(ATTEMPTS), [attempt_values(attempt)])
     return attempt.id
+
+
+def with_servers(world: World, *servers: Server) -> None:
+    """These servers instead of those of the world."""
+    world.servers = list(servers)
+    world.database.execute(SERVERS.delete())
+    enroll(world.database, Cluster("test", servers))
 
 
 def forecast(world: World, job: int, *points_s: float, milestone: Milestone = Milestone.FINISH) -> None:

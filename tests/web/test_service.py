@@ -111,6 +111,27 @@ def test_a_job_is_held_released_and_cancelled(browser_tab: Page, service: LiveSe
     expect(tab.get_by_role("button", name="Cancel")).to_have_count(0)
 
 
+def test_a_job_is_planned_and_submitted_with_the_fields(browser_tab: Page, service: LiveService) -> None:
+    tab = browser_tab
+    sign_in(tab, service, "submit")
+    for widget in ("job-form", "editor"):
+        expect(tab.locator(f"#{widget}")).to_have_attribute("data-mounted", "")
+    for label, text in (("Name", "by fields"), ("GPUs", "2"), ("Command", "python 'my program.py'"), ("Priority", "3")):
+        tab.get_by_label(label, exact=True).fill(text)
+    tab.get_by_role("button", name="Plan").click()
+    plan = tab.locator("#plan")
+    expect(plan).to_contain_text("by fields")
+    expect(plan).to_contain_text("2 GPUs")
+    before = len(service.get("/v1/jobs")["items"])
+    tab.get_by_role("button", name="Submit", exact=True).click()
+    expect(tab.locator("h1")).to_contain_text("by fields")
+    job = service.get("/v1/jobs")["items"][0]
+    assert len(service.get("/v1/jobs")["items"]) == before + 1, "the plan submitted nothing"
+    assert (job["gpus"], job["priority"]) == (2, 3)
+    assert service.get(f"/v1/jobs/{job['id']}/spec")["command"] == ["python", "my program.py"]
+    service.request("POST", f"/v1/jobs/{job['id']}/cancel")
+
+
 def test_a_priority_is_changed(browser_tab: Page, service: LiveService) -> None:
     tab = browser_tab
     job = submitted(service, "priority", hold=True)

@@ -35,6 +35,13 @@ PLAN = {
     "gpus": 2,
     "placement": [{"server": "node1", "gpus": 2}],
     "iteration_s": 0.25,
+    "plan": {
+        "model": "llama3-8b",
+        "gpu_type": "H100",
+        "iteration": {"time_s": 0.25, "bottleneck": "pipeline_bubble", "tokens_per_s": 16384.2, "parts_s": {}},
+        "memory": {"peak_bytes": 62384000000, "limit_bytes": 80 * 2**30, "stage": 1, "parts_bytes": {}},
+        "warnings": ["the model is a guess"],
+    },
     "fits_now": True,
     "start_at": SPREAD,
     "finish_at": SPREAD,
@@ -88,9 +95,13 @@ def test_a_plan_is_shown_before_anything_is_submitted(tab: Page, site: Site) -> 
     editor(tab, site)
     tab.get_by_role("button", name="Plan").click()
     plan = tab.locator("#plan")
-    expect(plan).to_contain_text("1,000 iterations (80%: 900 – 1,400), recurring")
+    expect(plan).to_contain_text("1,000 iterations80%: 900 – 1,400; recurring")
     expect(plan).to_contain_text("2 on node1")
-    expect(plan).to_contain_text("1 Jan 2031, 20:00 (80%: 1 Jan 2031, 19:00 – 1 Jan 2031, 22:00)")
+    expect(plan).to_contain_text("1 Jan 2031, 20:0080%: 1 Jan 2031, 19:00 – 1 Jan 2031, 22:00")
+    expect(plan).to_contain_text("58.1 GiBof 80 GiB of H100; most in stage 1")
+    expect(plan).to_contain_text("250 mslimited by pipeline bubble; 16,384 tokens/s")
+    expect(plan.locator(".warn")).to_have_text("the model is a guess")
+    assert serious_faults(tab) == []
     assert next(each for each in site.requests if each.path == "/v1/plans").json() == {"name": "a", "gpus": 2}
     tab.get_by_role("button", name="Submit").click()
     tab.wait_for_url(site.url + "jobs/41")

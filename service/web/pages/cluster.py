@@ -5,6 +5,8 @@ from collections import Counter
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from service.web.charts import days_chart
+from service.web.gpu_map import map_of
 from service.web.page import Asked
 
 SERVERS: Final = 100
@@ -18,16 +20,19 @@ STATES: Final = ("up", "drained", "down")
 
 async def cluster(asked: Asked) -> dict[str, Any]:
     """Servers by rack, how many gangs of each size still find room on one server, reservations and what happened."""
-    found, reservations, events = await asyncio.gather(
+    found, gpus, reservations, events = await asyncio.gather(
         asked.read.get("v1/cluster"),
+        asked.read.get("v1/gpus"),
         asked.read.get("v1/reservations"),
         asked.read.get("v1/cluster/events", {"limit": asked.rows(30)}),
     )
+    page = _listed(asked, found["servers"])
     return {
         "found": found,
         "states": Counter(server["state"] for server in found["servers"]),
-        **_listed(asked, found["servers"]),
+        **page,
         "fragments": fragments(found["servers"]),
+        "map": map_of(gpus["servers"], {server["name"] for server in page["servers"]}),
         "reservations": reservations["reservations"],
         "events": events["items"],
         "json": "v1/cluster",
@@ -75,8 +80,11 @@ async def usage(asked: Asked) -> dict[str, Any]:
         group = "user"
     days = {"from": asked.query("from"), "to": asked.query("to")}
     parameters = {"group": group, **days}
-    found, shares, quotas = await asyncio.gather(
-        asked.read.get("v1/usage", parameters), asked.read.get_or(None, "v1/shares"), asked.read.get("v1/quotas")
+    found, by_day, shares, quotas = await asyncio.gather(
+        asked.read.get("v1/usage", parameters),
+        asked.read.get("v1/usage", {"group": "day", **days}),
+        asked.read.get_or(None, "v1/shares"),
+        asked.read.get("v1/quotas"),
     )
     # The largest users; of days the last ones.
     rows = sorted(found["rows"], key=lambda row: -row["held_gpu_h"])[:ROWS] if group != "day" else found["rows"][-ROWS:]
@@ -84,6 +92,7 @@ async def usage(asked: Asked) -> dict[str, Any]:
         "found": found,
         "rows": rows,
         "most": ROWS,
+        "chart": days_chart(by_day["first_day"], by_day["last_day"], by_day["rows"]),
         "group": group,
         "days": days,
         "shares": shares,

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from service.web.charts import calibration_chart, drift_chart
 from service.web.page import Asked
 
 JOBS: Final = 500
@@ -15,10 +16,11 @@ JOBS: Final = 500
 
 async def predictions(asked: Asked) -> dict[str, Any]:
     """What predicts, how far off it was by user and program, and whether forecasts hold."""
-    serving, models, accuracy, ended = await asyncio.gather(
+    serving, models, accuracy, calibration, ended = await asyncio.gather(
         asked.read.get_or(None, "v1/predictor"),
         asked.read.get("v1/models", {"limit": asked.rows(10)}),
         asked.read.get_or(None, "v1/forecasts/accuracy"),
+        asked.read.get_or({"jobs": 0, "coverage": []}, "v1/predictions/calibration"),
         asked.read.get("v1/jobs", {"state": ["succeeded"], "limit": asked.rows(JOBS)}),
     )
     scored = [job for job in ended["items"] if job["prediction"] and job["prediction"]["log_error"] is not None]
@@ -31,6 +33,10 @@ async def predictions(asked: Asked) -> dict[str, Any]:
         "users": _by(scored, lambda job: job["user"] or ""),
         "programs": _by(scored, lambda job: job["name"]),
         "chart": _points(scored),
+        "calibration": calibration,
+        "calibration_chart": calibration_chart(calibration["coverage"]),
+        "drift": drift_chart(scored),
+        "compared": compared(models["items"]),
         "json": "v1/predictor",
     }
 
@@ -54,6 +60,44 @@ def _by(jobs: Iterable[dict[str, Any]], key: Callable[[dict[str, Any]], str]) ->
         groups[key(job)].append(job)
     found = [(name, error_of(members)) for name, members in groups.items()]
     return sorted(found, key=lambda group: -group[1]["jobs"])[:20]
+
+
+def compared(models: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What each training found on its test jobs, newest first: the best kind of model for each unit, beside the best baseline.
+
+    Models whose metrics have another form are left out.
+    """
+    found = []
+    for model in models:
+        for unit, head in model["metrics"].items():
+            if not isinstance(head, dict) or not {"models", "verdicts"} <= head.keys():
+                continue
+            verdicts = {each["kind"]: each for each in head["verdicts"]}
+            tested = _best(head["models"], lambda kind, verdicts=verdicts: kind in verdicts)
+            baseline = _best(head["models"], lambda kind, verdicts=verdicts: kind not in verdicts)
+            if tested is None:
+                continue
+            found.append(
+                {
+                    "model": model,
+                    "unit": unit,
+                    "kind": tested,
+                    "passed": verdicts[tested]["passed"],
+                    "reasons": verdicts[tested]["reasons"],
+                    "scores": head["models"][tested],
+                    "baseline": baseline,
+                    "baseline_scores": head["models"].get(baseline),
+                }
+            )
+    return found
+
+
+def _best(scores: dict[str, dict[str, Any]], counts: Callable[[str], bool]) -> str | None:
+    """The kind with the least loss."""
+    losses = {
+        kind: each["pinball_log"] for kind, each in scores.items() if counts(kind) and each["pinball_log"] is not None
+    }
+    return min(losses, key=lambda kind: (losses[kind], kind), default=None)
 
 
 def _points(jobs: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -1,5 +1,6 @@
 """Submitting a job, and simulating what if."""
 
+import asyncio
 from typing import Any, Final
 
 import yaml
@@ -9,6 +10,9 @@ from policies.registry import policy_names
 from service.web.page import Asked
 
 _LEFT_OUT: Final = ("secret_env",)
+
+_NULL_KEPT: Final = "checkpoint_period_s"
+"""null says that the job cannot checkpoint; without the key it would get the default."""
 
 _EXAMPLE: Final = """\
 name: my-training
@@ -23,10 +27,21 @@ async def submit(asked: Asked) -> dict[str, Any]:
     text = _EXAMPLE
     if again is not None and again.isdecimal() and len(again) <= 9:
         spec = await asked.read.get(f"v1/jobs/{int(again)}/spec")
-        given = {name: value for name, value in spec.items() if value not in (None, [], {}) and name not in _LEFT_OUT}
+        given = {
+            name: value
+            for name, value in spec.items()
+            if (value not in (None, [], {}) or name == _NULL_KEPT) and name not in _LEFT_OUT
+        }
         # A body of a megabyte takes seconds.
         text = await run_in_threadpool(yaml.safe_dump, given, sort_keys=False, allow_unicode=True, width=100)
-    return {"text": text, "again": again, "json": "v1/openapi.json"}
+    me, cluster = await asyncio.gather(asked.read.get("v1/me"), asked.read.get_or({"servers": []}, "v1/cluster"))
+    return {
+        "text": text,
+        "again": again,
+        "projects": me["projects"] or [],
+        "gpu_types": sorted({server["gpu_type"] for server in cluster["servers"] if server["gpu_type"]}),
+        "json": "v1/openapi.json",
+    }
 
 
 async def what_if(asked: Asked) -> dict[str, Any]:
@@ -41,15 +56,12 @@ async def simulation(asked: Asked) -> dict[str, Any]:
     path = f"v1/simulations/{asked.request.path_params['number']}"
     found = await asked.read.get(path)
     report = found["report"]
-    best = (
-        min((run["mean_jct_s"] for run in report.get("runs", ()) if run["mean_jct_s"]), default=None)
-        if report
-        else None
-    )
+    means = [run["mean_jct_s"] for run in report.get("runs", ()) if run["mean_jct_s"]] if report else []
     return {
         "found": found,
         "report": report,
-        "best": best,
+        "best": min(means, default=None),
+        "documented": policy_names(),
         "under_way": found["state"] in ("queued", "running"),
         "json": path,
     }

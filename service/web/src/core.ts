@@ -17,6 +17,7 @@ tick();
 installLive();
 register("gantt", () => import("./gantt/gantt"));
 register("editor", () => import("./editor"));
+register("job-form", () => import("./job-form"));
 register("chart", () => import("./chart"));
 register("log", () => import("./log"));
 mountWidgets();

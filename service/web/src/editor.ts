@@ -5,7 +5,7 @@ import { EditorState } from "@codemirror/state";
 import { EditorView, drawSelection, highlightActiveLine, keymap, lineNumbers, placeholder } from "@codemirror/view";
 import { ApiError, call } from "./api";
 import { el, url } from "./dom";
-import { type Plans, planView } from "./plan";
+import { type Plans, planCard } from "./plan-card";
 import type { Schemas } from "./schema";
 import type { Widget } from "./widgets";
 import type { TextFault } from "./yaml-text";
@@ -46,6 +46,7 @@ async function schemasAt(address: string | undefined): Promise<Schemas> {
 class Editor implements Widget {
   private readonly view: EditorView;
   private readonly form: HTMLFormElement | null;
+  private readonly stopped = new AbortController();
 
   constructor(
     host: HTMLElement,
@@ -77,19 +78,35 @@ class Editor implements Widget {
           EditorView.contentAttributes.of({ "aria-label": label, spellcheck: "false" }),
           EditorView.lineWrapping,
           EditorView.updateListener.of((update) => {
-            if (update.docChanged) area.value = update.state.doc.toString();
+            if (!update.docChanged) return;
+            const text = update.state.doc.toString();
+            if (text === area.value) return;
+            area.value = text;
+            area.dispatchEvent(new Event("input", { bubbles: true }));
           }),
           LOOK,
         ],
       }),
     });
     area.hidden = true;
+    area.addEventListener("sooner:write", () => this.write(area.value), { signal: this.stopped.signal });
     this.form?.addEventListener("submit", this.onSubmit);
   }
 
   destroy(): void {
+    this.stopped.abort();
     this.form?.removeEventListener("submit", this.onSubmit);
     this.view.destroy();
+  }
+
+  /** Take a text that was written elsewhere on the page, as one change that can be undone. */
+  private write(text: string): void {
+    const old = this.view.state.doc.toString();
+    let from = 0;
+    while (from < Math.min(old.length, text.length) && old[from] === text[from]) from += 1;
+    let same = 0;
+    while (same < Math.min(old.length, text.length) - from && old.at(-1 - same) === text.at(-1 - same)) same += 1;
+    this.view.dispatch({ changes: { from, to: old.length - same, insert: text.slice(from, text.length - same) } });
   }
 
   private readonly onSubmit = (event: SubmitEvent): void => {
@@ -138,7 +155,7 @@ class Editor implements Widget {
   private showPlan(plans: Plans): void {
     const result = document.querySelector<HTMLElement>("[data-plan-result]");
     const section = result?.closest("section");
-    result?.replaceChildren(...plans.plans.map(planView));
+    result?.replaceChildren(...plans.plans.map(planCard));
     if (section) section.hidden = false;
     section?.scrollIntoView({ block: "nearest" });
   }

@@ -121,3 +121,40 @@ def test_a_problem_of_the_api_is_raised_or_replaced() -> None:
         assert await reader_of(api).get_or(7, "v1/jobs") == 7
 
     asyncio.run(check(Api(status=503)))
+
+
+def test_what_is_made_for_all_callers_is_made_once_in_its_time(clock: SimpleNamespace) -> None:
+    async def made(api: Api, caller: Identity) -> int:
+        one = reader_of(api, caller)
+
+        async def make() -> int:
+            return int((await one.get_alone("v1/jobs"))["number"])
+
+        return int(await one.for_all("a chart", 60.0, make))
+
+    async def check(api: Api) -> None:
+        assert await asyncio.gather(made(api, LOCAL), made(api, ADA)) == [1, 1]
+        clock.now_s += 59.0
+        assert [await number(api), await made(api, ADA)] == [2, 1], "another document does not end it"
+        api.state.shared_documents.forget(LOCAL)
+        assert await made(api, LOCAL) == 1
+        clock.now_s += 2.0
+        assert await made(api, LOCAL) == 3
+
+    asyncio.run(check(Api()))
+
+
+@pytest.mark.usefixtures("clock")
+def test_what_could_not_be_made_is_made_again() -> None:
+    async def check(api: Api) -> None:
+        one = reader_of(api)
+
+        async def found() -> Any:
+            return await one.for_all("a chart", 60.0, lambda: one.get_alone("v1/jobs"))
+
+        with pytest.raises(Unavailable):
+            await found()
+        api.status = 200
+        assert (await found())["number"] == 2
+
+    asyncio.run(check(Api(status=503)))

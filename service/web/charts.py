@@ -1,0 +1,145 @@
+"""Small charts as shapes that templates draw: they need no script. Coordinates are percent of the box, from its top left.
+
+A box is stretched to the width of the page, so its text stands beside it, not in it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from itertools import accumulate, pairwise
+from math import ceil, exp
+from statistics import median
+from typing import Any, Final
+
+from service.api.documents import instant
+
+DAYS_SHOWN_MAX: Final = 120
+"""Bars of the chart of days; a longer period has several days a bar."""
+
+DRIFT_GROUPS_MAX: Final = 12
+DRIFT_JOBS_MIN: Final = 5
+"""Jobs of one point of the error over time, at least."""
+
+STEPS: Final = 96
+"""Points of the sparkline: a quarter of an hour each, of a day."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar of two parts, one on the other; both and the place are percent of the box."""
+
+    x: float
+    width: float
+    lower: float
+    upper: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """``top``: what the whole height stands for. ``first`` and ``last``: ends of the axis."""
+
+    bars: Sequence[Bar]
+    top: float
+    first: str
+    last: str
+    lower: float
+    upper: float
+
+
+def days_chart(first_day: str, last_day: str, rows: Iterable[Mapping[str, Any]]) -> Bars | None:
+    """GPU-hours by day, useful and wasted, of rows of ``GET /v1/usage?group=day``; None where no GPU was held."""
+    found = {row["day"]: (row["useful_gpu_h"], row["wasted_gpu_h"]) for row in rows}
+    first, last = date.fromisoformat(first_day), date.fromisoformat(last_day)
+    days = [(first + timedelta(days=number)).isoformat() for number in range((last - first).days + 1)]
+    each = ceil(len(days) / DAYS_SHOWN_MAX)
+    groups = [days[start : start + each] for start in range(0, len(days), each)]
+    sums = [[sum(found.get(day, (0.0, 0.0))[part] for day in group) for part in (0, 1)] for group in groups]
+    top = max((useful + wasted for useful, wasted in sums), default=0.0)
+    if top <= 0.0:
+        return None
+    width = 100.0 / len(groups)
+    bars = [
+        Bar(
+            _place(number * width + 0.1 * width),
+            _place(0.8 * width),
+            _place(100.0 * useful / top),
+            _place(100.0 * wasted / top),
+            f"{group[0]}{f' to {group[-1]}' if len(group) > 1 else ''}: {useful:,.1f} useful, {wasted:,.1f} wasted",
+        )
+        for number, (group, (useful, wasted)) in enumerate(zip(groups, sums, strict=True))
+    ]
+    return Bars(bars, top, first_day, last_day, sum(useful for useful, _ in sums), sum(wasted for _, wasted in sums))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line through ``points``, in percent of the box."""
+
+    points: Sequence[tuple[float, float]]
+    first: str
+    last: str
+    values: Sequence[float]
+    top: float
+
+    @property
+    def path(self) -> str:
+        """As the attribute ``points`` of a polyline."""
+        return " ".join(f"{x:g},{y:g}" for x, y in self.points)
+
+
+def use_chart(since_s: float, until_s: float, gpus: int, held: Iterable[tuple[float, float, int]]) -> Line | None:
+    """The share of ``gpus`` that was held, the mean of each of :data:`STEPS`. ``held``: from, to, and how many GPUs."""
+    if gpus <= 0 or until_s <= since_s:
+        return None
+    step_s = (until_s - since_s) / STEPS
+    # What starts in a step holds a part of it and all later ones; what ends gives both back.
+    parts, whole = [0.0] * (STEPS + 1), [0.0] * (STEPS + 1)
+    for starts_s, ends_s, count in held:
+        for at_s, sign in ((max(starts_s, since_s), 1), (min(max(ends_s, since_s), until_s), -1)):
+            place = min((at_s - since_s) / step_s, float(STEPS))
+            number = int(place)
+            parts[number] += sign * count * (number + 1 - place)
+            if number < STEPS:
+                whole[number + 1] += sign * count
+    values = [
+        min(1.0, max(0.0, (part + base) / gpus))
+        for part, base in zip(parts[:STEPS], accumulate(whole[:STEPS]), strict=True)
+    ]
+    points = [
+        (_place(100.0 * (number + 0.5) / STEPS), _place(100.0 * (1.0 - value))) for number, value in enumerate(values)
+    ]
+    return Line(points, instant(since_s), instant(until_s), values, 1.0)
+
+
+def drift_chart(jobs: Sequence[Mapping[str, Any]]) -> Line | None:
+    """The typical factor between predicted and actual totals, of equally many jobs a point, in the order of their ends.
+
+    ``jobs``: with a scored prediction. None for fewer than two points.
+    """
+    ordered = sorted(jobs, key=lambda job: str(job["finished_at"]))
+    count = min(DRIFT_GROUPS_MAX, len(ordered) // DRIFT_JOBS_MIN)
+    if count < 2:
+        return None
+    edges = [len(ordered) * number // count for number in range(count + 1)]
+    groups = [ordered[start:end] for start, end in pairwise(edges)]
+    values = [exp(median(abs(job["prediction"]["log_error"]) for job in group)) for group in groups]
+    top = max(2.0, *values)
+    points = [
+        (_place(100.0 * (number + 0.5) / count), _place(100.0 * (top - value) / (top - 1.0)))
+        for number, value in enumerate(values)
+    ]
+    return Line(points, str(ordered[0]["finished_at"]), str(ordered[-1]["finished_at"]), values, top)
+
+
+def calibration_chart(coverage: Sequence[Mapping[str, float]]) -> Line | None:
+    """Observed against expected coverage, of ``GET /v1/predictions/calibration``; both axes go from 0 to 1."""
+    if not coverage:
+        return None
+    points = [(_place(100.0 * each["level"]), _place(100.0 * (1.0 - each["observed"]))) for each in coverage]
+    return Line(points, "0%", "100%", [each["observed"] for each in coverage], 1.0)
+
+
+def _place(value: float) -> float:
+    """Short, and the same for equal pages."""
+    return round(value, 2)
