@@ -70,6 +70,7 @@ from tests.api.client import client_of
 
 TOKEN = secrets.token_urlsafe(32)
 NOW_S = 1_767_225_600.0
+PLANNED_TOTAL = Estimate((10.0, 20.0, 30.0), Unit.ITERATIONS, "told", seconds_per_unit=0.5)
 """2026-01-01T00:00:00Z"""
 
 
@@ -110,6 +111,7 @@ class World:
     forecast: Forecast | None = None
     planned: list[JobSpec] = field(default_factory=list)
     outlook: JobForecast | None = None
+    planned_total: Estimate = PLANNED_TOTAL
     snapshots: dict[int, CycleSnapshot] = field(default_factory=dict)
     present: CycleSnapshot | None = None
     shadow: ShadowReport | None = None
@@ -225,12 +227,14 @@ class WorldLeader:
         self.world.planned += specs
         cluster = self.cluster().cluster
         pool = FreePool(cluster, [server.gpus for server in cluster.servers])
-        estimate = Estimate((10.0, 20.0, 30.0), Unit.ITERATIONS, "told", seconds_per_unit=0.5)
         outlook = self.world.outlook
         reason = None if outlook is not None else "No unfinished job has a prediction yet."
         return Planned(
             self.world.now_s,
-            [PlannedJob(spec, estimate, find(pool, cluster, spec), True, outlook, reason) for spec in specs],
+            [
+                PlannedJob(spec, self.world.planned_total, find(pool, cluster, spec), True, outlook, reason)
+                for spec in specs
+            ],
         )
 
     def cycles(self) -> Sequence[int]:

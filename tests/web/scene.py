@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,13 @@ from policies.model.estimate import Estimate, Prediction, Unit
 from policies.model.ids import JobId
 from policies.model.reasons import Explanation, Reason
 from policies.registry import make_policy
+from predictor.head_state import BucketStatus
+from predictor.serving import LivePredictor, PredictorStatus
+from predictor.trust import TrustRung
 from service.api.app import create_app
 from service.db.prediction_rows import NewPrediction, insert_predictions
-from service.db.tables import JOBS, MODELS, PREDICTIONS, USAGE
+from service.db.services import Registered, ServiceNow
+from service.db.tables import ATTEMPTS, JOBS, MODELS, PREDICTIONS, USAGE
 from service.domain.forecast_scores import Milestone
 from service.engine.engine import Engine, Ports
 from service.executors.fake import FakeExecutor
@@ -42,10 +47,45 @@ PROGRAMS = (
 FIRST, QUEUED = 100, 200
 """Numbers of the first job, and of the first that waits."""
 
+SHOWN = 147
+"""The running job whose page is shown."""
+
+_LOG = b"".join(b"iteration %d  loss %.4f\n" % (step, 1.9 + 40.0 / step**0.5) for step in range(119_800, 121_800, 200))
+
 
 class _Clock:
     def now_s(self) -> float:
         return NOW_S
+
+
+def _bucket(name: str, champion: str, jobs: int, coverage: float, concordance: float) -> BucketStatus:
+    return BucketStatus(name, champion, champion, jobs, TrustRung.MODEL, "", coverage, concordance)
+
+
+class _Predictor(LivePredictor):
+    """The status of a trained model. That of a real one has numbers that differ with the versions of its libraries."""
+
+    def status(self) -> PredictorStatus:
+        heads = {
+            Unit.ITERATIONS: (
+                _bucket("0", "xgboost", 61, 0.79, 0.71),
+                _bucket("1-4", "xgboost", 140, 0.82, 0.83),
+                _bucket("5-19", "recurrence", 288, 0.81, 0.90),
+                _bucket("20+", "recurrence", 511, 0.80, 0.94),
+            ),
+            Unit.SERVICE_S: (_bucket("0", "xgboost", 44, 0.78, 0.68),),
+        }
+        counts = {unit: sum(bucket.jobs for bucket in buckets) for unit, buckets in heads.items()}
+        return PredictorStatus(
+            "m-20251230",
+            {unit: buckets[0].distribution for unit, buckets in heads.items()},
+            heads,
+            switches=2,
+            drifting=dict.fromkeys(heads, False),
+            recent_log_error=dict.fromkeys(heads, 0.24),
+            known_jobs=counts,
+            pending=0,
+        )
 
 
 @contextmanager
@@ -55,9 +95,15 @@ def serving(folder: Path) -> Iterator[str]:
     data.mkdir()
     world = make_world(data)
     world.stopping = False
+    world.predictor = _Predictor()
+    registered = Registered("scene", "sched-1", "http://sched-1:8080", "1", 60.0)
+    world.services = [ServiceNow(registered, True, NOW_S - 86_400.0, NOW_S, 0.0, False)]
+    world.logs = {(SHOWN, attempt): _LOG for attempt in (None, 1)}
     app = create_app(world.dependencies())
     install(app)
-    _fill(world, app)
+    # In a thread of its own: the browser of the tests has an event loop in this one.
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(_fill, world, app).result()
     with listening(app, world.settings) as (host, port):
         yield f"http://{host}:{port}"
         world.stopping = True
@@ -83,7 +129,7 @@ def _fill(world: World, app: Any) -> None:
 
 def _queue(world: World, app: Any) -> None:
     """Jobs that wait, in the order of a policy that has seen them."""
-    sizes = ((8, 0), (4, 5), (16, 0), (1, 0), (2, 0), (8, -1))
+    sizes = ((8, 0), (4, 5), (16, 0), (4, 0), (8, 0), (8, -1))
     bodies: list[dict[str, object]] = []
     for number, (gpus, priority) in enumerate(sizes):
         name, user, project, _ = PROGRAMS[number % len(PROGRAMS)]
@@ -99,8 +145,10 @@ def _queue(world: World, app: Any) -> None:
     world.say_of_servers({server.name: (False, False) for server in world.servers})
     with world.database.writing() as session:
         for number, job in enumerate(jobs):
-            values = {"submitted_at_s": NOW_S - 2400.0 + 300.0 * number}
+            reason = Reason.RESOURCES if number == 1 else Reason.PRIORITY
+            values = {"submitted_at_s": NOW_S - 2400.0 + 300.0 * number, "reason": reason.value}
             session.connection().execute(update(JOBS).where(JOBS.c.id == job).values(values))
+    jobs[:2] = reversed(jobs[:2])
     for number, job in enumerate(jobs):
         mid_s = 900.0 * (number + 1)
         forecast(world, job, 0.6 * mid_s, mid_s, 1.5 * mid_s, milestone=Milestone.START)
@@ -114,6 +162,8 @@ def _queue(world: World, app: Any) -> None:
         100,
         "14 past runs",
     )
+    points = tuple(84_000.0 * math.exp(0.35 * step / 4.0) for step in range(-8, 9))
+    world.planned_total = Estimate(points, Unit.ITERATIONS, "recurrence: 14 past runs", seconds_per_unit=0.25)
 
 
 def _run(world: World, chance: random.Random) -> list[int]:
@@ -130,7 +180,9 @@ def _run(world: World, chance: random.Random) -> list[int]:
                 ends_s = None if at_s + lasts_s >= 0.0 else at_s + lasts_s
                 if job < QUEUED - 1:
                     held: Held = ((position, tuple(range(first, first + count))),)
-                    put(world, job, at_s, ends_s, held, name=name, user=user, project=project)
+                    attempt = put(world, job, at_s, ends_s, held, name=name, user=user, project=project)
+                    started = {"started_at_s": NOW_S + at_s + 20.0}
+                    world.database.execute(update(ATTEMPTS).where(ATTEMPTS.c.id == attempt).values(started))
                     _predict(world, chance, job, at_s, lasts_s, ends_s)
                     if ends_s is None:
                         forecast(world, job, *(at_s + lasts_s * factor for factor in (1.0, 1.2, 1.6)))
@@ -166,6 +218,8 @@ def _predict(world: World, chance: random.Random, job: int, at_s: float, lasts_s
             "first_started_at_s": NOW_S + at_s,
             "attempts": 1,
         }
+        if ends_s is None:
+            values["reason"] = Reason.STARTED.value
         values |= {"reports_iterations": True, "iterations": float(actual if ends_s is not None else -at_s * 4.0)}
         connection.execute(update(JOBS).where(JOBS.c.id == job).values(values))
         if ends_s is not None:

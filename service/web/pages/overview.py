@@ -40,9 +40,10 @@ async def overview(asked: Asked) -> dict[str, Any]:
 async def _use(read: Reader) -> Line | None:
     """The share of all GPUs that was held, over the last day. It is the same for all who may read the timeline."""
     try:
-        return await read.for_all("use of the last day", USE_AGE_S, lambda: _made(read))
+        found: Line | None = await read.for_all("use of the last day", USE_AGE_S, lambda: _made(read))
     except Unavailable:
         return None
+    return found
 
 
 async def _made(read: Reader) -> Line | None:

@@ -73,8 +73,8 @@ def compared(models: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
             if not isinstance(head, dict) or not {"models", "verdicts"} <= head.keys():
                 continue
             verdicts = {each["kind"]: each for each in head["verdicts"]}
-            tested = _best(head["models"], lambda kind, verdicts=verdicts: kind in verdicts)
-            baseline = _best(head["models"], lambda kind, verdicts=verdicts: kind not in verdicts)
+            tested = _best(head["models"], head["models"].keys() & verdicts.keys())
+            baseline = _best(head["models"], head["models"].keys() - verdicts.keys())
             if tested is None:
                 continue
             found.append(
@@ -92,11 +92,9 @@ def compared(models: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _best(scores: dict[str, dict[str, Any]], counts: Callable[[str], bool]) -> str | None:
+def _best(scores: dict[str, dict[str, Any]], kinds: Iterable[str]) -> str | None:
     """The kind with the least loss."""
-    losses = {
-        kind: each["pinball_log"] for kind, each in scores.items() if counts(kind) and each["pinball_log"] is not None
-    }
+    losses = {kind: scores[kind]["pinball_log"] for kind in kinds if scores[kind]["pinball_log"] is not None}
     return min(losses, key=lambda kind: (losses[kind], kind), default=None)
 
 

@@ -76,7 +76,7 @@ export function planCard(plan: Plan): HTMLElement {
   cards.append(time("Starts", plan.start_at, plan.reason));
   cards.append(time("Finishes", plan.finish_at, plan.start_at ? plan.reason : null));
   const where = plan.placement.map((each) => `${each.gpus} on ${each.server}`).join(", ");
-  cards.append(card("Best placement", where || "none", `${plan.gpus} GPUs`, plan.fits_now ? "they are free now" : "they are not free now"));
+  cards.append(card("Best placement", where || "none", `${plan.gpus} ${plan.gpus === 1 ? "GPU" : "GPUs"}`, plan.fits_now ? "free now" : "not free now"));
   const seconds = training?.iteration?.time_s ?? plan.iteration_s;
   if (seconds !== null) {
     const found = training?.iteration;
