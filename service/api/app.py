@@ -1,10 +1,16 @@
 """The web application: routes, the request guard before them, one shape for every error, and the OpenAPI document."""
 
+from threading import Lock
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.dependencies.utils import get_flat_params
 from fastapi.openapi.utils import get_openapi
-from fastapi.routing import APIRoute
+from fastapi.params import ParamTypes
+from fastapi.routing import APIRoute, iter_route_contexts
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse
 
 from service.api import problems
 from service.api.admission import Admission
@@ -87,7 +93,7 @@ may appear in answers. Every error is a problem document (RFC 9457)."""
 def create_app(dependencies: ApiDependencies) -> FastAPI:
     """The ASGI application. It starts and stops nothing."""
     # FastAPI's own pages load scripts from other hosts; slash redirects would answer for paths that do not exist.
-    app = FastAPI(title="Sooner", docs_url=None, redoc_url=None, openapi_url=OPENAPI_PATH, redirect_slashes=False)
+    app = FastAPI(title="Sooner", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.dependencies = dependencies
     app.state.authenticator = Authenticator(
         dependencies.database, dependencies.settings, dependencies.token, dependencies.now_s
@@ -110,9 +116,10 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
     problems.install(app)
     app.add_middleware(RequestGuard, settings=dependencies.settings)
     _describe(app)
+    app.state.query_parameters = _query_parameters()
     # FastAPI builds included routes at their first use: now, so that no client waits for it.
-    app.state.query_parameters = _query_parameters(app.openapi())
-    app.add_route(DOCS_PATH, docs_page_of(app.openapi()))
+    list(iter_route_contexts(app.routes))
+    app.add_route(DOCS_PATH, docs_page_of(app.openapi))
     app.router.routes += site_routes()
     return app
 
@@ -128,27 +135,40 @@ def route_rules() -> dict[tuple[str, str], Rule]:
     }
 
 
-def _query_parameters(document: dict[str, Any]) -> dict[tuple[str, str], frozenset[str]]:
+def _query_parameters() -> dict[tuple[str, str], frozenset[str]]:
     """The names that each method of each path takes in its query."""
     return {
-        (method.upper(), path): frozenset(
-            parameter["name"] for parameter in operation.get("parameters", ()) if parameter["in"] == "query"
+        (method, route.path): frozenset(
+            field.alias
+            for field in get_flat_params(route.dependant)
+            if getattr(field.field_info, "in_", None) is ParamTypes.query
         )
-        for path, item in document["paths"].items()
-        for method, operation in item.items()
+        for module in ROUTERS
+        for route in module.routes.routes
+        if isinstance(route, APIRoute)
+        for method in route.methods or ()
     }
 
 
 def _describe(app: FastAPI) -> None:
-    """FastAPI's document, with our errors instead of its own and the two tokens."""
+    """FastAPI's document, with our errors instead of its own and the two tokens.
+
+    It takes a second of a processor, so it is made at the first request for it, beside the event loop, and not at the start.
+    """
+    making, routes = Lock(), list(app.routes)
 
     def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            document = get_openapi(title="Sooner", version=API_VERSION, description=_DESCRIPTION, routes=app.routes)
-            app.openapi_schema = _ours(document)
-        return app.openapi_schema
+        with making:
+            if app.openapi_schema is None:
+                document = get_openapi(title="Sooner", version=API_VERSION, description=_DESCRIPTION, routes=routes)
+                app.openapi_schema = _ours(document)
+            return app.openapi_schema
+
+    async def answer(_: Request) -> JSONResponse:
+        return JSONResponse(await run_in_threadpool(openapi))
 
     app.openapi = openapi  # type: ignore[method-assign]
+    app.add_route(OPENAPI_PATH, answer, include_in_schema=False)
 
 
 def _ours(document: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from functools import cache
 from html import escape
 from typing import Any, Final
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
@@ -26,12 +27,12 @@ CONTENT_SECURITY_POLICY: Final = f"default-src 'none'; style-src 'sha256-{_STYLE
 """Allows this page's own style and nothing else."""
 
 
-def docs_page_of(openapi: Mapping[str, Any]) -> Callable[[Request], Awaitable[HTMLResponse]]:
+def docs_page_of(openapi: Callable[[], Mapping[str, Any]]) -> Callable[[Request], Awaitable[HTMLResponse]]:
     """The endpoint of the page; it is made at the first request."""
-    page = cache(lambda: docs_page(openapi))
+    page = cache(lambda: docs_page(openapi()))
 
     async def docs(request: Request) -> HTMLResponse:
-        return HTMLResponse(page(), headers={"Content-Security-Policy": CONTENT_SECURITY_POLICY})
+        return HTMLResponse(await run_in_threadpool(page), headers={"Content-Security-Policy": CONTENT_SECURITY_POLICY})
 
     return docs
 

@@ -20,6 +20,7 @@ from service.cli.output import (
     show,
 )
 from service.config.settings import SettingLine
+from service.runtime.garbage import uncollected
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ class ServeOptions:
 def serve_command(options: ServeOptions) -> None:
     """Run the service until Ctrl-C or SIGTERM. `sooner config show` lists the environment variables of all settings."""
     settings = settings_or_fail(asdict(options))
-    from service.server.app import serve
+    with uncollected():
+        from service.server.app import serve
 
     raise typer.Exit(serve(settings))
 

@@ -42,6 +42,23 @@ def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, A
             yield method, path, operation
 
 
+def test_the_parameters_that_are_not_refused_are_those_of_the_document(app: FastAPI) -> None:
+    documented = {
+        (method.upper(), path): {each["name"] for each in operation.get("parameters", ()) if each["in"] == "query"}
+        for method, path, operation in operations(app.openapi())
+    }
+    accepted = app.state.query_parameters
+    assert documented == {route: set(accepted[route]) for route in documented}
+    assert any(documented.values())
+
+
+def test_the_document_is_made_when_it_is_asked_for(app: FastAPI) -> None:
+    """It takes a second of a processor, which no start of a service waits for."""
+    made = create_app(app.state.dependencies)
+    assert made.openapi_schema is None
+    assert made.openapi() is made.openapi() is made.openapi_schema
+
+
 def references(node: Any) -> Iterator[str]:
     if isinstance(node, dict):
         if isinstance(node.get("$ref"), str):

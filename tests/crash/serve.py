@@ -4,10 +4,13 @@ import os
 import signal
 import sys
 
-from service.config.settings import load_settings
-from service.engine.crash_points import CrashPoint, on_reached
-from service.server.app import serve
-from tests.crash.dying import Death, Reaper
+from service.runtime.garbage import uncollected
+
+with uncollected():
+    from service.config.settings import load_settings
+    from service.engine.crash_points import CrashPoint, on_reached
+    from service.server.app import serve
+    from tests.crash.dying import Death, Reaper
 
 
 def die(_: CrashPoint) -> None:

@@ -28,10 +28,14 @@ START_S = 60.0
 """A start takes two seconds of a processor: on a crowded machine that is a minute."""
 PATIENCE = 3.0
 """What must come is waited for so many times as long as on a machine of our own: how fast it comes is not asked here."""
-_SERVE = (
-    "import sys\nfrom service.config.settings import load_settings\nfrom service.server.app import serve\n"
-    "sys.exit(serve(load_settings()))"
-)
+_SERVE = """
+import sys
+from service.runtime.garbage import uncollected
+with uncollected():
+    from service.config.settings import load_settings
+    from service.server.app import serve
+sys.exit(serve(load_settings()))
+"""
 _QUICK = {
     "RESCHEDULE_PERIOD_S": "0.5",
     "POLL_PERIOD_S": "0.05",
