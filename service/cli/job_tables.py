@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from service.cli.output import Column, Table
 from service.domain.duration import words_of
+from service.simulations.words import count_of
 
 if TYPE_CHECKING:
     from service.wire.jobs import AttemptDocument, EventDocument, JobDocument
@@ -200,8 +201,11 @@ def prediction_lines(found: PredictionDetailsDocument | None) -> list[str]:
     """The prediction, its trust, its contributions, and similar past jobs; or that there is none."""
     if found is None:
         return ["There is no prediction: no cycle has processed the job yet, or no similar job has ended."]
-    unit = "iterations" if found["unit"] == "iterations" else "s"
-    spread = f"{amount(found['point'])} [{amount(found['p10'])}-{amount(found['p90'])}] {unit}"
+    unit = found["unit"]
+    if unit == "iterations":
+        spread = f"{amount(found['point'])} [{amount(found['p10'])}-{amount(found['p90'])}] iterations"
+    else:
+        spread = f"{words_of(found['point'])} [{words_of(found['p10'])}-{words_of(found['p90'])}]"
     lines = [f"Predicted {spread}: {found['source']}.", f"It is {_TRUST.get(found['trust'], found['trust'])}."]
     if found["bucket"] is not None and found["past_runs"] is not None:
         runs = f"{found['past_runs']:,} past run{'' if found['past_runs'] == 1 else 's'} with as many GPUs"
@@ -214,9 +218,13 @@ def prediction_lines(found: PredictionDetailsDocument | None) -> list[str]:
     return [line for line in lines if line]
 
 
+def _total(value: float, unit: str) -> str:
+    return f"{amount(value)} iterations" if unit == "iterations" else words_of(value)
+
+
 def _moved(found: ContributionsDocument, unit: str) -> Iterator[str]:
-    start, whole = amount(found["history_median"]), amount(found["total"])
-    yield f"Factors from the median of the nearest history, {start} {unit}, to the median of {found['model_version']}, {whole}:"
+    start, whole = _total(found["history_median"], unit), _total(found["total"], unit)
+    yield f"Factors from the median of the nearest history, {start}, to the median of {found['model_version']}, {whole}:"
     yield from (f"  x{each['factor']:.2f}  {each['words']}" for each in found["top"])
     yield f"  x{found['others_factor']:.2f}  all other features"
     yield f"  x{found['usual_factor']:.2f}  constant factor of the model"
@@ -228,5 +236,5 @@ def _similar(found: PredictionDetailsDocument, unit: str) -> Iterator[str]:
         return
     yield "Similar jobs:"
     for each in found["similar"]:
-        whole = "reported none" if each["total"] is None else f"{amount(each['total'])} {unit}"
-        yield f"  job {each['job_id']}: {each['name']}, {each['gpus']} GPUs, {whole}, {each['state']}"
+        whole = "reported none" if each["total"] is None else _total(each["total"], unit)
+        yield f"  job {each['job_id']}: {each['name']}, {count_of(each['gpus'], 'GPU')}, {whole}, {each['state']}"

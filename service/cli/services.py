@@ -45,7 +45,7 @@ SERVICES: Table[ServiceDocument] = Table(
 
 
 def services_command(how: Style) -> None:
-    """List the services of this database: the leader, the standbys, and the seconds since each was last seen."""
+    """List the services of this database: the leader, the standbys, and how long each has been silent."""
     with connect() as client:
 
         def answer() -> Answer[ServiceDocument]:

@@ -21,6 +21,6 @@ def nothing_to_run(history: OwnHistory) -> str:
     return "; ".join([missing, *left_out_notes(history.left_out)])
 
 
-def count_of(count: int) -> str:
-    """``1 job``, ``2 jobs``."""
-    return f"{count} job{'s' if count != 1 else ''}"
+def count_of(count: int, what: str = "job") -> str:
+    """``1 job``, ``2 jobs``; or as many of something else."""
+    return f"{count} {what}{'s' if count != 1 else ''}"

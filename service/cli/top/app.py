@@ -26,6 +26,7 @@ from service.cli.top.style import CSS
 from service.cli.top.widgets import GpuPane, JobTable
 from service.client import TERMINAL_STATES, ApiError, AsyncClient, ClientError, Unreachable
 from service.domain.access import Role
+from service.simulations.words import count_of
 from service.wire.access import IdentityDocument
 
 PERIOD_S = 5.0
@@ -227,7 +228,7 @@ class Top(App[None]):
         before, found = self._pages[-1][1], len(page.items)
         if self.wanted:
             looked = f"{before + 1:,}-{before + page.looked:,} of {page.total:,}"
-            text = f"{found:,} jobs with {printable(self.wanted)!r} among {looked}"
+            text = f"{count_of(found)} with {printable(self.wanted)!r} among {looked}"
         else:
             text = f"{before + 1:,}-{before + found:,} of {page.total:,}" if found else "no job waits"
         turns = f"  {'[ previous  ' if before else ''}{'] next' if page.next is not None else ''}".rstrip()
@@ -437,7 +438,7 @@ class Top(App[None]):
         if row is None:
             return
         job = job_number(row)
-        on = f" It holds {row['gpus']} GPUs." if row["state"] != "queued" else ""
+        on = f" It holds {count_of(row['gpus'], 'GPU')}." if row["state"] != "queued" else ""
 
         def answered(yes: bool | None) -> None:
             if yes:

@@ -12,6 +12,7 @@ from service.cli.output import printable
 from service.cli.top.data import Story
 from service.cli.top.fields import bar, share_done
 from service.domain.duration import words_of
+from service.simulations.words import count_of
 from service.wire.jobs import AttemptDocument, EventDocument, JobDocument
 
 LOG_LINES = 60
@@ -48,7 +49,7 @@ def _now(story: Story) -> Iterator[str]:
     job, explained = story.job, story.explanation
     of = [f"user {job['user'] or '-'}", f"project {job['project'] or '-'}", f"priority {job['priority']}"]
     servers = f" on {', '.join(job['servers'])}" if job["servers"] else ""
-    yield printable(f"{', '.join(of)}; {job['gpus']} GPUs{servers}")
+    yield printable(f"{', '.join(of)}; {count_of(job['gpus'], 'GPU')}{servers}")
     yield f"submitted {_at(job['submitted_at'])}, {words_of(elapsed_s(job['submitted_at'], None) or 0.0)} ago" + _ended(
         job
     )
@@ -96,7 +97,8 @@ def _attempt(attempt: AttemptDocument) -> str:
     ran = words_of(elapsed_s(attempt["started_at"], attempt["ended_at"]) or 0.0)
     last = "" if attempt["last_iteration"] is None else amount(attempt["last_iteration"])
     code = "" if attempt["exit_code"] is None else f"  exit {attempt['exit_code']}"
-    reason = f" ({attempt['reason']})" if attempt["reason"] else ""
+    why = str(attempt["reason"] or "")
+    reason = f" ({why})" if why not in ("", str(attempt["state"])) else ""
     return printable(
         f"{attempt['number']:>3}  {attempt['state']}{reason}  from {_at(attempt['opened_at'])}  ran {ran}"
         f"  iterations {amount(attempt['resume_iteration'])} to {last or '?'}{code}  {gpus(attempt)}"
@@ -105,10 +107,9 @@ def _attempt(attempt: AttemptDocument) -> str:
 
 def _event(event: EventDocument) -> str:
     source = event["source"] or "(new)"
+    why = ", ".join(dict.fromkeys((str(event["cause"]), str(event["reason"]))))
     detail = f": {event['detail']}" if event["detail"] else ""
-    return printable(
-        f"{_at(event['at']):<15}  {source:>10} -> {event['target']:<10}  {event['cause']}, {event['reason']}{detail}"
-    )
+    return printable(f"{_at(event['at']):<15}  {source:>10} -> {event['target']:<10}  {why}{detail}")
 
 
 def log_lines(log: bytes | str) -> list[str]:

@@ -216,14 +216,14 @@ def test_explain_of_one_job_says_why_it_is_predicted_so(cli: CliWorld) -> None:
     end(cli.world, [past])
     take_in(cli.world, job_id, said("recurrence: 14 past runs, median 150 s", f"{model.version}/blend"))
     lines = cli.run("job", "explain", str(job_id)).stdout.splitlines()
-    assert "Predicted 200 [100-200] s: recurrence: 14 past runs, median 150 s." in lines
+    assert "Predicted 3 min 20 s [1 min 40 s-3 min 20 s]: recurrence: 14 past runs, median 150 s." in lines
     assert "It is ranked by the model's distribution." in lines
     assert "14 past runs with as many GPUs; intervals are calibrated on jobs with 5-19 past runs." in lines
     start = lines.index(next(line for line in lines if line.startswith("Factors from")))
-    words = f"Factors from the median of the nearest history, 150 s, to the median of {model.version}/xgboost, "
+    words = f"Factors from the median of the nearest history, 2 min 30 s, to the median of {model.version}/xgboost, "
     assert lines[start].startswith(words)
     assert all(re.match(r"  x\d+\.\d\d  \w", line) for line in lines[start + 1 : start + 9])
-    assert lines[start + 9 :] == ["Similar jobs:", f"  job {past}: digits, 2 GPUs, 60 s, succeeded"]
+    assert lines[start + 9 :] == ["Similar jobs:", f"  job {past}: digits, 2 GPUs, 1 min, succeeded"]
     assert "Predicted" not in cli.run("job", "explain", f"{job_id},{other}").stdout
     assert cli.run("job", "explain", str(other)).stdout.endswith(
         "There is no prediction: no cycle has processed the job yet, or no similar job has ended.\n"

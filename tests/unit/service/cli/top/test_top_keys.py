@@ -270,6 +270,22 @@ def test_what_arrives_while_the_view_ends_shows_nothing() -> None:
     drive(cluster(), look)
 
 
+def test_nothing_reads_any_more_when_the_connections_are_closed() -> None:
+    reading = []
+
+    async def look(app: Top, pilot: Pilot[None]) -> None:
+        close = app.client.close
+
+        async def closing() -> None:
+            reading.append([worker.name for worker in app.workers if not worker.is_cancelled])
+            await close()
+
+        app.client.close = closing  # type: ignore[method-assign]
+
+    drive(cluster(), look)
+    assert reading == [[]]
+
+
 def _gone(service: FakeService) -> None:
     service.down = True
 

@@ -6,6 +6,7 @@ from textual.widgets import OptionList
 
 from service.cli.top.app import Top
 from service.cli.top.data import PAGE_JOBS, SCAN_JOBS
+from tests.unit.service.cli.top import fake_service
 from tests.unit.service.cli.top.driven import (
     answer,
     drive,
@@ -186,6 +187,28 @@ def test_a_filter_reads_on_until_it_has_a_page_and_goes_on_from_there() -> None:
     assert all(
         f"limit={SCAN_JOBS}" in line or f"limit={PAGE_JOBS}" in line for line in service.asked if "/queue/jobs" in line
     )
+
+
+def test_one_is_counted_as_one_and_a_reason_that_repeats_the_cause_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    event, attempt = fake_service._event, fake_service._attempt
+    monkeypatch.setattr(fake_service, "_event", lambda job: event(job) | {"cause": "started", "reason": "started"})
+    monkeypatch.setattr(
+        fake_service, "_attempt", lambda job: attempt(job) | {"state": "preempted", "reason": "preempted"}
+    )
+    service = FakeService([running_job(11, gpus=1)], [queued_job(21), queued_job(22)])
+
+    async def look(app: Top, pilot: Pilot[None]) -> None:
+        await answer(pilot, "f4", "sweep-21")
+        await until_shown(pilot, "1 job with 'sweep-21' among 1-2 of 2")
+        await answer(pilot, "f4", "")
+        app.running.focus()
+        await pilot.press("enter")
+        text = await until_shown(pilot, "; 1 GPU on ", "-> starting    started", "1  preempted  from")
+        assert "started, started" not in text
+        await pilot.press("k")
+        await until_shown(pilot, "It holds 1 GPU.")
+
+    drive(service, look)
 
 
 def test_a_page_that_is_gone_and_a_cursor_of_another_service_lead_back() -> None:
