@@ -172,7 +172,9 @@ def test_a_report_without_ended_jobs_has_no_bars(admin: Client, app: FastAPI, wo
     run = WHAT_IF["runs"][0] | {"mean_jct_s": None}  # type: ignore[index]
     report = WHAT_IF | {"actual": None, "runs": [run]}
     number = simulation(app, world, state="succeeded", ended_at_s=world.now_s, report=report)
-    assert '<svg class="length"' not in page(admin, f"/what-if/{number}")
+    text = page(admin, f"/what-if/{number}")
+    assert '<svg class="length"' not in text
+    assert "<dt>Past</dt><dd>all that is recorded</dd>" in text
 
 
 def test_each_policy_has_its_place_in_the_documentation() -> None:

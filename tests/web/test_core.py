@@ -23,6 +23,7 @@ def test_times_are_in_the_readers_zone(tab: Page, site: Site) -> None:
         '<time id="old" datetime="2019-03-02T20:30:00Z">x</time>'
         '<time id="day" data-as="date" datetime="2019-03-02T20:30:00Z">x</time>'
         f'<time id="ago" data-as="ago" datetime="{(today - timedelta(minutes=5, seconds=20)).isoformat()}">x</time>'
+        f'<time id="ahead" data-as="ago" datetime="{(today + timedelta(hours=1, minutes=50, seconds=20)).isoformat()}">x</time>'
         f'<time id="since" data-as="since" datetime="{(today - timedelta(days=5, hours=12, minutes=10)).isoformat()}">x</time>'
         '<time id="bad" datetime="soon">soon</time>',
     )
@@ -31,6 +32,7 @@ def test_times_are_in_the_readers_zone(tab: Page, site: Site) -> None:
     expect(tab.locator("#old")).to_have_attribute("title", "Sunday, 3 March 2019 at 05:30:00 GMT+9")
     expect(tab.locator("#day")).to_have_text("3 Mar 2019")
     expect(tab.locator("#ago")).to_have_text("5 min ago")
+    expect(tab.locator("#ahead")).to_have_text("in 1 h 50 min")
     expect(tab.locator("#since")).to_have_text("5 d 12 h")
     expect(tab.locator("#bad")).to_have_text("soon")
 

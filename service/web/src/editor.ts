@@ -13,6 +13,17 @@ import type { TextFault } from "./yaml-text";
 type Help = typeof import("./editor-help");
 type Yaml = typeof import("./yaml-text");
 
+/** Typing over a selection. A browser would give the new text the style of the old one, which the page's security policy forbids. */
+function typeOver(event: InputEvent, view: EditorView): boolean {
+  const { from, to, empty } = view.state.selection.main;
+  const text = event.data;
+  if (event.inputType !== "insertText" || !text || empty || view.state.selection.ranges.length > 1) return false;
+  const insert = () => view.state.update(view.state.replaceSelection(text), { userEvent: "input.type", scrollIntoView: true });
+  if (!view.state.facet(EditorView.inputHandler).some((handler) => handler(view, from, to, text, insert))) view.dispatch(insert());
+  event.preventDefault();
+  return true;
+}
+
 const LOOK = EditorView.theme({
   "&": { color: "var(--text)", backgroundColor: "var(--panel)", border: "1px solid var(--line-strong)", borderRadius: "6px", fontSize: "13px" },
   "&.cm-focused": { outline: "2px solid var(--accent)", outlineOffset: "1px" },
@@ -77,6 +88,7 @@ class Editor implements Widget {
           keymap.of([...historyKeymap, ...defaultKeymap]),
           EditorView.contentAttributes.of({ "aria-label": label, spellcheck: "false" }),
           EditorView.lineWrapping,
+          EditorView.domEventHandlers({ beforeinput: typeOver }),
           EditorView.updateListener.of((update) => {
             if (!update.docChanged) return;
             const text = update.state.doc.toString();

@@ -23,12 +23,13 @@ export function duration(seconds: number): string {
   return sign + (parts.join(" ") || "0 s");
 }
 
-/** "5 min ago", "in 2 h", "now": one unit. */
+/** "5 min ago", "in 2 h 10 min", "now": one unit, two for what is hours ahead. */
 export function ago(then: Date, now: Date): string {
   const size = (now.getTime() - then.getTime()) / 1000;
   const span = Math.abs(size);
   if (span < 5) return "now";
   const [length, unit] = span < 60 ? [1, "s"] : span < 3600 ? [60, "min"] : span < 2 * DAY_S ? [3600, "h"] : [DAY_S, "d"];
+  if (size < 0 && span >= 3600) return `in ${duration(span)}`;
   const text = `${Math.floor(span / length)} ${unit}`;
   return size > 0 ? `${text} ago` : `in ${text}`;
 }
