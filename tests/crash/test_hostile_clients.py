@@ -15,7 +15,7 @@ from service.wire import examples
 from tests.e2e.harness import LiveService
 from tests.local_executor import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.slow, pytest.mark.services]
 
 SLOW_CLIENTS = 150
 SAME_POSTS = 100
