@@ -66,11 +66,19 @@ def test_a_short_gang_preempts_a_long_one_which_resumes_on_other_nodes(make: Mak
         assert [sorted(part["gpu_ids"]) for part in first["placement"]] == [[0, 1, 2, 3]] * 2
         short = _train(service, "short", 20)
         service.until(lambda: service.job(short)["state"] == "running", 60, "the short gang runs")
-        for node in ("node3", "node4"):
-            slurm_cluster.resume(node)
+        # The short gang may end before the other nodes are seen.
+        assert service.request("POST", f"/v1/jobs/{long}/hold").status_code == 202
+        for node, back in (("node1", "node3"), ("node2", "node4")):
+            slurm_cluster.drain(node, "enough")
+            slurm_cluster.resume(back)
+        there = _states(node1="drained", node2="drained")
+        service.until(lambda: service.states() == there, 60, "the drains and the returns are seen")
+        assert service.request("POST", f"/v1/jobs/{long}/release").status_code == 202
         service.until(lambda: service.servers_of(long) == {"node3", "node4"}, 60, "the long gang resumes elsewhere")
         service.until_state(short, "succeeded", timeout_s=60)
         done = service.until_state(long, "succeeded", timeout_s=120)
+    for node in ("node1", "node2"):
+        slurm_cluster.resume(node)
     assert (done["attempts"], done["preemptions"], done["iterations_done"]) == (2, 1, 300)
     resumed = _attempt_log(service, long, 2)
     begun = int(resumed.partition("from iteration ")[2].split()[0])
