@@ -26,7 +26,7 @@ test-engines: $(DEV_STAMP)
 
 # The dashboard in a real Chromium (Node, npm and Chromium of Debian, installed where they are missing).
 test-web: $(DEV_STAMP)
-	$(BIN)/python -m tests.web.run
+	$(BIN)/python -m tests.web.run $(TWO)
 
 # The scripts and styles of the dashboard, from service/web/src into service/web/static.
 web:

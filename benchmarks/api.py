@@ -15,6 +15,7 @@ import http.client
 import json
 import multiprocessing
 import os
+import random
 import re
 import socket
 import subprocess
@@ -35,6 +36,7 @@ import psutil
 from benchmarks.calibration import calibrate, line
 from benchmarks.filling import fill_new
 from policies.lifecycle import JobState
+from service.executors.fake import DURATION_LABEL
 
 _READY = re.compile(r"listening on (http://[^ ]+)")
 _START_S = 60.0
@@ -113,16 +115,21 @@ def connected(service: Service) -> closing[http.client.HTTPConnection]:
     return closing(http.client.HTTPConnection(service.host, service.port, timeout=600.0))
 
 
-def fill_queue(service: Service, queued: int) -> None:
-    """So many jobs of some thousand programs, and the passes that take them in."""
+def fill_queue(service: Service, queued: int, lasts_s: float | None = None) -> None:
+    """So many jobs of some thousand programs, and the passes that take them in.
+
+    They run for ``lasts_s`` on average, exponentially distributed, so that they end at a steady rate from the first one on.
+    Without it all run for half a minute, and those that start together end together.
+    """
     headers = {"Authorization": f"Bearer {service.token}", "Content-Type": "application/json"}
-    already = taken_in(service)
+    already, spread = taken_in(service), random.Random(queued)
     with connected(service) as connection:
         for start in range(0, queued, _FILL):
             numbers = range(start, min(queued, start + _FILL))
             jobs = [
                 {"name": f"program-{number % 3000}", "user": f"u{number % 50}", "project": f"p{number % 7}"}
                 | {"command": ["x"], "gpus": 1 + number % 8}
+                | ({} if lasts_s is None else {"labels": {DURATION_LABEL: f"{spread.expovariate(1.0 / lasts_s):.3f}"}})
                 for number in numbers
             ]
             connection.request("POST", "/v1/jobs", json.dumps({"jobs": jobs}).encode(), headers)

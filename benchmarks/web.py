@@ -1,11 +1,13 @@
 """Prints how quickly the dashboard of a large cluster appears, moves and updates in a real Chromium, and what it costs.
 
-python -m benchmarks.web [--servers 250] [--queued 100000] [--attempts 20000] [--dashboards 50] [--seconds 20] [--json]
+python -m benchmarks.web [--servers 250] [--queued 100000] [--attempts 20000] [--lasts 1920] [--dashboards 50]
+                         [--seconds 20] [--json]
 
 A real service with the imitated executor in a process of its own: a full cluster of servers with eight GPUs, so many queued jobs,
-and so many attempts of the last day. Chromium opens the overview and the queue. Then so many dashboards are open for so many
-seconds: clients that do what the script of an open overview does (its streams of events, its refreshes, its increments of the
-timeline, at the pace that service/web/src/live.ts sets), each signed in as a user of its own, so that they share no answers.
+and so many attempts of the last day. Jobs run for ``--lasts`` seconds on average: with the default as many end in a day as the
+timeline shows. Chromium opens the overview and the queue. Then so many dashboards are open for so many seconds: clients that do
+what the script of an open overview does (its stream of events, its refreshes, its increments of the timeline, at the pace that
+service/web/src/live.ts sets), each signed in as a user of its own who sees one of seven projects, so that they share no answers.
 Browser, clients and service share the machine's cores.
 """
 
@@ -37,6 +39,8 @@ from service.api.browser import COOKIE
 WEB: Final = Path(__file__).parents[1] / "service" / "web"
 SHARED_S: Final = 1.1
 """Pause after which the service reads a page's documents anew."""
+PROJECTS: Final = 7
+"""Those that the queue is filled for."""
 PATIENCE_MS: Final = 120_000.0
 
 _DRAG: Final = """async () => {
@@ -82,6 +86,7 @@ def main() -> None:
     parser.add_argument("--servers", type=int, default=250, help="servers of eight GPUs")
     parser.add_argument("--queued", type=int, default=100_000, help="jobs that wait")
     parser.add_argument("--attempts", type=int, default=20_000, help="ended attempts of the last day")
+    parser.add_argument("--lasts", type=float, default=1920.0, help="seconds for which jobs run on average")
     parser.add_argument("--dashboards", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=20.0, help="of live updates, of dashboards, and without any")
     parser.add_argument("--repeats", type=int, default=7, help="how often each page is opened")
@@ -89,7 +94,7 @@ def main() -> None:
     arguments = parser.parse_args()
     unit_s = calibrate()
     with serving("", servers=arguments.servers) as service:
-        fill_queue(service, arguments.queued)
+        fill_queue(service, arguments.queued, arguments.lasts)
         add_attempts(service, arguments.attempts, 8 * arguments.servers)
         figures = in_browser(service, arguments.seconds, arguments.repeats)
         figures += cost(service, arguments.dashboards, arguments.seconds)
@@ -228,7 +233,7 @@ def sizes() -> list[Figure]:
 def cost(service: Service, dashboards: int, seconds: float) -> list[Figure]:
     """CPU of the service without any dashboard, and with them."""
     alone = _share(service, seconds)
-    cookies = [_session(service, f"reader{number}") for number in range(dashboards)]
+    cookies = [_session(service, f"reader{number}", f"p{number % PROJECTS}") for number in range(dashboards)]
     # A process of its own, made anew: the browser's client has left threads in this one.
     processes = multiprocessing.get_context("spawn")
     ours, theirs = processes.Pipe()
@@ -256,12 +261,14 @@ def _share(service: Service, seconds: float) -> float:
     return (after.user + after.system - before.user - before.system) / (time.monotonic() - begun_s)
 
 
-def _session(service: Service, user: str) -> str:
-    """The cookie of a new user who has signed in."""
+def _session(service: Service, user: str, project: str) -> str:
+    """The cookie of a new member of a project who has signed in."""
     headers = {"Authorization": f"Bearer {service.token}", "Content-Type": "application/json"}
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     with connected(service) as connection:
-        connection.request("POST", "/v1/keys", json.dumps({"user": user, "role": "viewer"}), headers)
+        connection.request(
+            "POST", "/v1/keys", json.dumps({"user": user, "role": "viewer", "projects": [project]}), headers
+        )
         key = json.loads(connection.getresponse().read())["key"]
         connection.request("POST", "/sign-in", urlencode({"key": key, "next": ""}), form)
         response = connection.getresponse()
@@ -329,7 +336,9 @@ class Dashboard:
 
     def __init__(self, root: str, cookie: str, pace: Pace) -> None:
         headers = {"Cookie": f"{COOKIE}={cookie}", "Accept-Encoding": "gzip, deflate, br, zstd"}
-        self._client = httpx.AsyncClient(base_url=root, headers=headers, timeout=60.0)
+        # A browser repeats a request on a connection that the service has just closed; this client opens a new one before.
+        limits = httpx.Limits(keepalive_expiry=2.0)
+        self._client = httpx.AsyncClient(base_url=root, headers=headers, timeout=60.0, limits=limits)
         self._pace = pace
         self._gap_s = pace.gap_s
         self._refreshed_at_s = 0.0

@@ -3,6 +3,7 @@
 import heapq
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import count
 from math import isfinite
 from typing import NamedTuple, Protocol
@@ -13,6 +14,9 @@ from policies.rank import Rank
 from policies.state.keys import JobKey
 from policies.state.scheduler_state import SchedulerState
 from policies.state.waiting import WaitingIndex
+
+WALKED_RATIO = 10
+"""How many times as far as expected a walk along the queue looks for the jobs that are wanted."""
 
 
 class QueueWanted(NamedTuple):
@@ -58,6 +62,7 @@ def queue_slice(policy: Ranking, view: ClusterView, state: SchedulerState, wante
     """The part of the queue that is wanted, from the index of waiting jobs.
 
     O(running + (gang classes + limit) log n) for all jobs; with ``among`` O(running + those jobs + limit x gang classes x log n).
+    While those are spread over the queue, each costs no more than a look into a set.
     """
     index = state.waiting
     # A job that the last decision has started leaves the index with the next one.
@@ -69,10 +74,13 @@ def queue_slice(policy: Ranking, view: ClusterView, state: SchedulerState, wante
         keys = [key for key in found_keys if key.job not in gone][: wanted.limit]
         ordered = len(index) - len(started)
     else:
-        known = [found[1] for job in wanted.among if job not in gone and (found := index.keys.get(job)) is not None]
-        others = tuple(job for job in wanted.among if job not in index)
-        past, ordered = wanted.past, len(known)
-        keys = heapq.nsmallest(wanted.limit, known if past is None else [key for key in known if key > past])
+        among = frozenset(wanted.among)
+        outside = among.difference(index.keys)
+        others = tuple(job for job in wanted.among if job in outside) if outside else ()
+        if gone & among:
+            among -= gone
+        ordered = len(among) - len(outside)
+        keys = _first(index, among, wanted)
     positions: Iterable[int]
     if wanted.among is None and keys:
         positions = count(_position(index, started, keys[0]))
@@ -84,6 +92,24 @@ def queue_slice(policy: Ranking, view: ClusterView, state: SchedulerState, wante
         for key, position, rank in zip(keys, positions, ranks, strict=False)
     ]
     return QueueSlice(tuple(places), ordered, others, policy.queue_note(state))
+
+
+def _first(index: WaitingIndex, among: AbstractSet[JobId], wanted: QueueWanted) -> list[JobKey]:
+    """The first of these jobs after ``past``: by a walk along the queue; of all of them if they are rare there."""
+    found: list[JobKey] = []
+    steps = WALKED_RATIO * wanted.limit * (1 + len(index) // max(1, len(among)))
+    for step, key in enumerate(index.after(wanted.past)):
+        if key.job in among:
+            found.append(key)
+            if len(found) == wanted.limit:
+                return found
+        if step == steps:
+            break
+    else:
+        return found
+    known = [index.keys[job][1] for job in among if job in index]
+    past = wanted.past
+    return heapq.nsmallest(wanted.limit, known if past is None else [key for key in known if key > past])
 
 
 def _position(index: WaitingIndex, started: Sequence[JobKey], key: JobKey) -> int:

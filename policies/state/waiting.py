@@ -1,6 +1,7 @@
 """The index of waiting jobs."""
 
 import heapq
+from collections.abc import Iterator
 from itertools import islice
 
 from sortedcontainers import SortedList
@@ -60,8 +61,11 @@ class WaitingIndex:
 
     def following(self, past: JobKey | None, limit: int) -> list[JobKey]:
         """The first ``limit`` keys after ``past`` (None: from the first), in order. O((gang classes + limit) log n)."""
-        parts = [entries.irange(past, None, inclusive=(False, False)) for entries in self.classes.values()]
-        return list(islice(heapq.merge(*parts), limit))
+        return list(islice(self.after(past), limit))
+
+    def after(self, past: JobKey | None) -> Iterator[JobKey]:
+        """The keys after ``past`` (None: all), in order, one after the other."""
+        return heapq.merge(*(entries.irange(past, None, inclusive=(False, False)) for entries in self.classes.values()))
 
     def check(self) -> None:
         """Raise AssertionError unless classes, heads and keys agree. O(n)."""

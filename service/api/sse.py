@@ -22,8 +22,11 @@ PULSE_S: Final = 15.0
 STREAM_S_MAX: Final = 900.0
 """Longest life of a stream. Clients reconnect, and only with a valid key."""
 
-CHANGES_S: Final = 0.5
+CHANGES_S: Final = 1.0
 """Pause between two looks of a stream that says only which logs have grown."""
+
+CHANGES_S_MAX: Final = 4.0
+"""Longest such pause: it doubles while each look finds changes, because a page is not read again at each of them anyway."""
 
 MEDIA_TYPE: Final = "text/event-stream"
 
@@ -73,7 +76,8 @@ async def changes(
     gap_s: float = CHANGES_S,
     pulse_s: float = PULSE_S,
 ) -> AsyncIterator[str]:
-    """The text of a stream that names the logs with new entries, and not the entries: one event after ``gap_s`` at most.
+    """The text of a stream that names the logs with new entries, and not the entries: an event after ``gap_s`` at most, and while
+    changes go on one in :data:`CHANGES_S_MAX` seconds.
 
     So a page that reads itself again at a change costs little however much changes. The stream cannot be resumed: what changed
     before its first line is in what the client reads after that line.
@@ -82,14 +86,16 @@ async def changes(
     async with AsyncExitStack() as stack:
         seen = {name: await stack.enter_async_context(feed.watched()) for name, feed in feeds.items()}
         yield "retry: 2000\n: alive\n\n"
-        sent_s = time.monotonic()
+        sent_s, pause_s = time.monotonic(), gap_s
         while not stopping() and time.monotonic() < ends_at_s:
-            await asyncio.sleep(gap_s)
+            await asyncio.sleep(pause_s)
             now_s, now = time.monotonic(), {name: max(seen[name], feed.newest) for name, feed in feeds.items()}
             if now != seen:
                 changed = [name for name in feeds if now[name] > seen[name]]
                 yield f"event: changes\ndata: {json.dumps({'changed': changed})}\n\n"
-                seen, sent_s = now, now_s
-            elif now_s - sent_s >= pulse_s:
+                seen, sent_s, pause_s = now, now_s, min(2.0 * pause_s, CHANGES_S_MAX)
+                continue
+            pause_s = gap_s
+            if now_s - sent_s >= pulse_s:
                 yield ": alive\n\n"
                 sent_s = now_s

@@ -172,13 +172,15 @@ def reservation_documents(
 
 def gpus_document(
     servers: Sequence[StoredServer],
+    places: Mapping[int, int],
     reserved: Mapping[int, int],
     held: Mapping[int, Mapping[int, GpuDocument]],
     now_s: float,
 ) -> GpusDocument:
-    """All GPUs; ``held`` are those of open attempts, by server and index."""
+    """All GPUs of the servers in ``places``; ``held`` are those of open attempts, by server and index."""
     found = []
-    for position, each in enumerate(servers):
+    for position in places:
+        each = servers[position]
         idle: Literal["free", "unusable"] = "free" if each.state == "up" else "unusable"
         gpus = {index: _gpu_document(index, idle) for index in range(each.server.gpus)}
         # An engine may report indices beyond those.

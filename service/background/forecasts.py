@@ -144,7 +144,10 @@ class ForecastKeeper:
 
 
 def _rows(cycle: int, forecast: Forecast, job: JobForecast) -> Iterator[NewForecast]:
-    for milestone, spread in ((Milestone.START, job.start), (Milestone.FINISH, job.finish)):
+    for milestone, spread, drawn in (
+        (Milestone.START, job.start, job.drawn_start),
+        (Milestone.FINISH, job.finish, job.drawn_finish),
+    ):
         if spread is not None:
             yield NewForecast(
                 job_id=job.job,
@@ -159,4 +162,7 @@ def _rows(cycle: int, forecast: Forecast, job: JobForecast) -> Iterator[NewForec
                 p10_s=spread.p10_s,
                 p50_s=spread.p50_s,
                 p90_s=spread.p90_s,
+                drawn_p10_s=drawn.p10_s if drawn is not None else None,
+                drawn_p50_s=drawn.p50_s if drawn is not None else None,
+                drawn_p90_s=drawn.p90_s if drawn is not None else None,
             )

@@ -18,8 +18,8 @@ from service.cli.job_tables import duration
 from service.cli.options import seconds_option
 from service.cli.output import CLEAR_SCREEN, Answer, Column, OnceStyle, Style, Table, pause, show
 from service.config.environment import default_data_dir
+from service.domain.counts import count_of
 from service.domain.duration import words_of
-from service.simulations.words import count_of
 
 if TYPE_CHECKING:
     from service.advice.advice import Advice

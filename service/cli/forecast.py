@@ -241,6 +241,7 @@ _ACCURACY: Table[_Line] = Table(
         Column("BIAS", lambda line: words_of(line.tally["median_error_s"]), right=True),
         Column("ERROR", lambda line: words_of(line.tally["median_absolute_error_s"]), right=True),
         Column("OF HORIZON", _relative, right=True),
+        Column("WIDTH", lambda line: words_of(line.tally["mean_width_s"]), right=True),
     ),
     key=lambda line: f"{line.milestone} {line.which}",
     hidden=(Column("PINBALL", lambda line: words_of(line.tally["mean_pinball_s"]), right=True),),

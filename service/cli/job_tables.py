@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from service.cli.output import Column, Table
+from service.domain.counts import count_of
 from service.domain.duration import words_of
-from service.simulations.words import count_of
 
 if TYPE_CHECKING:
     from service.wire.jobs import AttemptDocument, EventDocument, JobDocument
@@ -208,7 +208,7 @@ def prediction_lines(found: PredictionDetailsDocument | None) -> list[str]:
         spread = f"{words_of(found['point'])} [{words_of(found['p10'])}-{words_of(found['p90'])}]"
     lines = [f"Predicted {spread}: {found['source']}.", f"It is {_TRUST.get(found['trust'], found['trust'])}."]
     if found["bucket"] is not None and found["past_runs"] is not None:
-        runs = f"{found['past_runs']:,} past run{'' if found['past_runs'] == 1 else 's'} with as many GPUs"
+        runs = f"{count_of(found['past_runs'], 'past run')} with as many GPUs"
         lines.append(f"{runs}; intervals are calibrated on jobs with {found['bucket']} past runs.")
     if found["contributions"] is None:
         lines.append(found["contributions_reason"] or "")

@@ -21,6 +21,7 @@ from service.cli.output import Column, JsonFlag, print_json, print_table, printa
 from service.cli.sim_options import OptionOption, policy_options
 from service.client import Client
 from service.db.codec import encode_actions
+from service.domain.counts import count_of
 from service.history.cycle_file import CycleFileError, read_cycle
 from service.history.cycles import CycleSnapshot, Replay, replay
 
@@ -155,12 +156,14 @@ def _print(snapshot: CycleSnapshot, policy: str, outcome: Replay) -> None:
     jobs = sum(1 for job in world.jobs if not job.finished)
     typer.echo(
         printable(
-            f"cycle {snapshot.cycle} at {_at(world.now_s)}: {jobs} unfinished job{'s' if jobs != 1 else ''}, "
-            f"{world.cluster.gpus} GPUs, {snapshot.policy}"
+            f"cycle {snapshot.cycle} at {_at(world.now_s)}: {count_of(jobs, 'unfinished job')}, "
+            f"{count_of(world.cluster.gpus, 'GPU')}, {snapshot.policy}"
         )
     )
     if outcome.equal:
-        typer.echo(f"{policy} decides the same: {_count(len(outcome.recorded))}")
+        typer.echo(
+            f"{policy} decides the same: {count_of(len(outcome.recorded), 'action') if outcome.recorded else 'nothing'}"
+        )
         for action in outcome.recorded:
             typer.echo(printable(f"  {_words(action, snapshot)}"))
         return
@@ -177,10 +180,6 @@ def _at(now_s: float) -> str:
         return datetime.fromtimestamp(now_s).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except (OverflowError, ValueError, OSError):
         return f"{now_s:g} s"
-
-
-def _count(actions: int) -> str:
-    return f"{actions} action{'s' if actions != 1 else ''}" if actions else "nothing"
 
 
 def _print_waiting(snapshot: CycleSnapshot, outcome: Replay) -> None:

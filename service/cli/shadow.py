@@ -12,8 +12,8 @@ from service.cli.fail import fail
 from service.cli.job_tables import amount, duration, elapsed_s, when
 from service.cli.output import Answer, Column, Style, Table, show
 from service.client import Client
+from service.domain.counts import count_of
 from service.domain.duration import words_of
-from service.simulations.words import count_of
 
 if TYPE_CHECKING:
     from service.wire.shadow import (

@@ -148,7 +148,7 @@ def past_under(
         past = prepare_past(history, present, machines, settings, network, seed)
     except WorkloadError as error:
         fail(str(error))
-    finished = run_all(past.setting, list(plans), workers, with_workers=with_workers)
+    finished = run_all(past.setting, past.as_recorded(plans), workers, with_workers=with_workers)
     if as_json:
         print_json(past.report([each.result for each in finished]))
         return

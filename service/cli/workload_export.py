@@ -11,9 +11,10 @@ from service.cli.output import JsonFlag, print_json, printable
 from service.cli.past import SinceOption, UntilOption, own_database, window
 from service.cli.workload import OutOption
 from service.config.cluster_export import write_cluster
+from service.domain.counts import count_of
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.table import write_workload
-from service.simulations.words import count_of, left_out_notes, nothing_to_run
+from service.simulations.words import left_out_notes, nothing_to_run
 
 
 def export_command(

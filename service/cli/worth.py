@@ -13,8 +13,9 @@ import typer
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.options import NetworkOption, SeedOption, seconds_option
 from service.cli.output import Column, JsonFlag, print_json, print_table, printable
+from service.domain.counts import count_of
 from service.domain.duration import words_of
-from service.simulations.words import count_of, left_out_notes
+from service.simulations.words import left_out_notes
 
 if TYPE_CHECKING:
     from policies.model.cluster import Cluster

@@ -60,9 +60,9 @@ class Cluster(Noun[C]):
         return self._get("/v1/timeline", {**period, "changed_since": changed_since, "limit": limit, "after": after})
 
     @call
-    def gpus(self) -> Flow[GpusDocument]:
-        """Which attempt holds which GPU now."""
-        return self._get("/v1/gpus")
+    def gpus(self, *, servers: Sequence[str] = ()) -> Flow[GpusDocument]:
+        """Which attempt holds which GPU of these servers (of all, if none is named) now."""
+        return self._get("/v1/gpus", {"server": [*servers]})
 
     @call
     def add_server(self, server: Mapping[str, Any]) -> Flow[AcceptedServerDocument]:

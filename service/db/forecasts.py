@@ -15,6 +15,7 @@ from policies.model.reasons import Reason
 from service.db.pages import page
 from service.db.rows import Values, chunks
 from service.db.tables import EVENTS, FORECASTS, JOBS, columns
+from service.domain.forecast_calibration import Outcome
 from service.domain.forecast_scores import Milestone, Score, Scored, score
 
 _START = Milestone.START.value
@@ -28,7 +29,9 @@ _BY_ITSELF = frozenset({JobState.SUCCEEDED, JobState.FAILED})
 
 @dataclass(frozen=True, slots=True)
 class NewForecast:
-    """One forecast of a milestone: quantiles of an instant, seconds since the Unix epoch."""
+    """One forecast of a milestone: quantiles of an instant, seconds since the Unix epoch. ``drawn_*``: before calibration; None:
+    as shown.
+    """
 
     job_id: JobId
     milestone: Milestone
@@ -42,6 +45,9 @@ class NewForecast:
     p10_s: float
     p50_s: float
     p90_s: float
+    drawn_p10_s: float | None = None
+    drawn_p50_s: float | None = None
+    drawn_p90_s: float | None = None
 
 
 class ForecastTimes(NamedTuple):
@@ -145,9 +151,27 @@ def scored_forecasts(connection: Connection, since_s: float, newest: int) -> lis
             row.p50_s - row.made_at_s,
             row.gpus,
             Score(row.error_s, row.inside, row.pinball_s),
+            row.p90_s - row.p10_s,
         )
         for row in connection.execute(statement)
     ]
+
+
+def known_forecasts(connection: Connection, now_s: float, newest: int) -> list[Outcome]:
+    """The ``newest`` forecasts with an outcome, and those that are open after their p90, with the time so far."""
+    forecasts = FORECASTS.c
+    came = forecasts.actual_at_s.is_not(None)
+    overdue = and_(forecasts.scored_at_s.is_(None), forecasts.p90_s < now_s)
+    statement = select(FORECASTS).where(or_(came, overdue)).order_by(forecasts.id.desc()).limit(newest)
+    return [_outcome(row, now_s) for row in connection.execute(statement)]
+
+
+def _outcome(row: Row[Any], now_s: float) -> Outcome:
+    shown, drawn = (row.p10_s, row.p50_s, row.p90_s), (row.drawn_p10_s, row.drawn_p50_s, row.drawn_p90_s)
+    quantiles = [of if of is not None else as_shown for of, as_shown in zip(drawn, shown, strict=True)]
+    actual_s = row.actual_at_s if row.actual_at_s is not None else now_s
+    ahead_s = [at_s - row.made_at_s for at_s in quantiles]
+    return Outcome(Milestone(row.milestone), ahead_s, actual_s - row.made_at_s)
 
 
 def forecasts_of(connection: Connection, job_id: int, after_id: int, limit: int) -> Sequence[Row[Any]]:

@@ -1,10 +1,11 @@
 """The queued jobs: how many, which ones a caller sees, and what a page of the queue shows of them."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, func, literal, select
+from sqlalchemy import Connection, Row, Text, cast, func, literal, select
 
 from policies.lifecycle import JobState
 from policies.model.ids import JobId
@@ -37,15 +38,17 @@ def queued_jobs(connection: Connection) -> int:
 
 def queued_ids(connection: Connection, caller: Identity) -> list[JobId]:
     """The queued jobs that the caller sees, in the order of their submission. Reads an index of these jobs alone."""
-    statement = select(JOBS.c.id).where(_QUEUED_LITERALLY)
+    # One text of all: to make a row of each takes several times as long as to read them.
+    statement = select(func.aggregate_strings(cast(JOBS.c.id, Text), ",")).where(_QUEUED_LITERALLY)
     if caller.projects is None:
-        return list(connection.execute(statement.order_by(JOBS.c.id)).scalars())
-    found: list[JobId] = []
-    for project in caller.projects:
+        parts = [statement]
+    else:
         # One project a statement: of several, SQLite would not take the index.
-        own = seen(replace(caller, projects=frozenset({project})), JOBS.c.project, JOBS.c.user)
-        found += connection.execute(statement.where(own)).scalars()
-    return sorted(found)
+        owners = (replace(caller, projects=frozenset({project})) for project in caller.projects)
+        parts = [statement.where(seen(owner, JOBS.c.project, JOBS.c.user)) for owner in owners]
+    texts = (connection.execute(part).scalar() for part in parts)
+    # As JSON the numbers are read several times as fast as by Python's own means.
+    return sorted(job for text in texts if text for job in json.loads(f"[{text}]"))
 
 
 def queued_rows(connection: Connection, job_ids: Sequence[JobId]) -> dict[JobId, QueuedJob]:

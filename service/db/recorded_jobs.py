@@ -57,6 +57,18 @@ def _read(connection: Connection, wanted: Select[Any]) -> Iterator[RecordedJob]:
             yield RecordedJob(record, predictions.get(record.id), attempts.get(record.id, ()))
 
 
+def newest_jobs(connection: Connection, since_s: float, limit: int) -> list[tuple[JobRecord, Estimate | None]]:
+    """The newest jobs, at most ``limit``, submitted since an instant, with their first predictions, in order of submission."""
+    jobs = JOBS.c
+    wanted = JobReader.query().order_by(None).where(jobs.submitted_at_s >= since_s).order_by(jobs.id.desc())
+    records = list(JobReader(connection).read(wanted.limit(limit), {}))
+    predictions: dict[int, Estimate] = {}
+    for part in chunks(records, _JOBS_PER_STATEMENT):
+        predictions |= _first_predictions(connection, [record.id for record in part])
+    records.sort(key=lambda record: (record.submitted_at_s, record.id))
+    return [(record, predictions.get(record.id)) for record in records]
+
+
 def _attempts(connection: Connection, ids: Sequence[int]) -> Mapping[int, list[AttemptRecord]]:
     attempts = ATTEMPTS.c
     found: dict[int, list[AttemptRecord]] = {}

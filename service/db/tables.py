@@ -646,7 +646,7 @@ class ForecastRow(Base, table=True):
 
     ``scored_at_s`` is NULL until the outcome is known. ``error_s`` = p50 - actual: above 0 the forecast was too late. It stays
     NULL in a scored row where there is no outcome to compare with (the job was cancelled). ``pinball_s`` is the mean pinball loss
-    of the three quantiles in seconds.
+    of the three quantiles in seconds. ``drawn_*`` are the quantiles of the futures before calibration; NULL: as shown.
     """
 
     __tablename__ = "forecasts"
@@ -672,6 +672,9 @@ class ForecastRow(Base, table=True):
     p10_s: float = _seconds()
     p50_s: float = _seconds()
     p90_s: float = _seconds()
+    drawn_p10_s: float | None = _seconds_or_null()
+    drawn_p50_s: float | None = _seconds_or_null()
+    drawn_p90_s: float | None = _seconds_or_null()
     actual_at_s: float | None = _seconds_or_null()
     scored_at_s: float | None = _seconds_or_null()
     error_s: float | None = _seconds_or_null()

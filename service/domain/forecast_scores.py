@@ -47,13 +47,14 @@ def score(quantiles: Sequence[float], actual_s: float) -> Score:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A scored forecast. ``horizon_s`` is p50 minus the time of the forecast."""
+    """A scored forecast. ``horizon_s`` is p50 minus the time of the forecast, ``width_s`` is p90 minus p10."""
 
     milestone: Milestone
     job: int
     horizon_s: float
     gpus: int
     score: Score
+    width_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Tally:
     """Scores of a class of forecasts: ``low`` <= horizon (seconds) or GPUs < ``high``; None = no limit on that side.
 
     ``coverage_80`` is the share inside the 80 % interval: 0.8 is ideal, more means too wide. ``median_error_s`` is signed.
-    ``median_relative_error`` is the absolute error over the horizon.
+    ``median_relative_error`` is the absolute error over the horizon. ``mean_width_s`` is that of the 80 % interval.
     """
 
     low: float | None
@@ -73,6 +74,7 @@ class Tally:
     median_absolute_error_s: float
     median_relative_error: float | None
     mean_pinball_s: float
+    mean_width_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,4 +138,5 @@ def _tally(members: Sequence[Scored], low: float | None, high: float | None) -> 
         median_absolute_error_s=median(abs(each.error_s) for each in scores),
         median_relative_error=median(relative) if relative else None,
         mean_pinball_s=sum(each.pinball_s for each in scores) / len(scores),
+        mean_width_s=sum(each.width_s for each in members) / len(members),
     )

@@ -1,13 +1,15 @@
 """Forecasts of starts and ends. The production engine simulates sampled futures of a snapshot of the live queue.
 
 A future draws a total for each unfinished job from its estimate, given the job's progress. Then the engine, the live policy
-and simulated machines run until all jobs have ended. Running jobs continue from their progress and placement. No further job
-arrives, and no server fails or returns. The forecast of a job holds quantiles over the futures. One set of futures serves all
-jobs. Equal snapshot, policy, seed and number of futures give an equal forecast; nothing here reads a clock.
+and simulated machines run until all jobs have ended. Running jobs continue from their progress and placement. Further jobs
+arrive as in the recent past (:mod:`service.forecast.arrivals`); no server fails or returns. The forecast of a job holds quantiles
+over the futures. One set of futures serves all jobs. Equal snapshot, rhythm, policy, seed and number of futures give an equal
+forecast; nothing here reads a clock.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,15 +26,19 @@ from service.engine.events import JobEvent
 from service.engine.memory import MemoryStore
 from service.engine.ports import CycleBatch
 from service.engine.record import JobRecord, StoredWorld
+from service.forecast.arrivals import FIRST_ID, NO_RHYTHM, Arrival, Rhythm
 from service.forecast.futures import Prospect, at_level, levels, prospects_of
 from service.history.snapshot import WorldSnapshot
-from service.sim.clock import SimClock
+from service.sim.clock import Priority, SimClock
 from service.sim.drive import Drive, SimulationStuck
 from service.sim.executor import ExecutorCosts, SimulatedExecutor
 from service.sim.predictors import NoPredictor
 
 RUNS_MAX = 4000
 """Largest number of jobs times futures. A preemptive policy takes about 0.6 ms of CPU each (benchmarks/forecast.py)."""
+
+ARRIVALS_SHARE_MIN = 0.5
+"""Arrivals of a future over the jobs of the snapshot, at least: also where these alone are as many as RUNS_MAX allows."""
 
 SAMPLES_MIN = 5
 """Smallest number of futures for quantiles. A queue too long for RUNS_MAX still gets as many."""
@@ -72,7 +78,8 @@ class Spread:
 class JobForecast:
     """One job. ``start`` is None for a job that holds GPUs. ``reason`` is set if ``start`` or ``finish`` is missing otherwise.
 
-    ``source`` names the source of the job's totals, ``model_version`` the model that predicted it ("": none).
+    ``source`` names the source of the job's totals, ``model_version`` the model that predicted it ("": none). In a calibrated
+    forecast ``drawn_start`` and ``drawn_finish`` are the quantiles of the futures.
     """
 
     job: JobId
@@ -83,6 +90,8 @@ class JobForecast:
     reason: str | None = None
     gpus: int = 1
     model_version: str = ""
+    drawn_start: Spread | None = None
+    drawn_finish: Spread | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +117,11 @@ def forecast(
     policy_dump: dict[str, Any] | None = None,
     options: ForecastOptions | None = None,
     keep_going: Callable[[], bool] = lambda: True,
+    rhythm: Rhythm = NO_RHYTHM,
 ) -> Forecast:
     """Forecast every unfinished job; see :func:`sample`. Raises :class:`NoForecast`."""
-    return summary(snapshot.now_s, sample(snapshot, policy, policy_dump, options, keep_going), policy.name)
+    found = sample(snapshot, policy, policy_dump, options, keep_going, rhythm=rhythm)
+    return summary(snapshot.now_s, found, policy.name)
 
 
 def summary(now_s: float, found: Futures, policy: str = "") -> Forecast:
@@ -130,12 +141,13 @@ def sample(
     options: ForecastOptions | None = None,
     keep_going: Callable[[], bool] = lambda: True,
     on_future: Callable[[int, int], None] = lambda done, total: None,
+    rhythm: Rhythm = NO_RHYTHM,
 ) -> Futures:
-    """Run the snapshot into sampled futures. Raises :class:`NoForecast`.
+    """Run the snapshot into sampled futures, with arrivals of ``rhythm``. Raises :class:`NoForecast`.
 
     ``policy_dump`` is the live policy state. ``keep_going`` is called before each instant of each future. Once it returns
     False, the complete futures are returned if there are at least :data:`SAMPLES_MIN`. ``on_future`` is called with the number
-    of complete futures and of all. O(samples x jobs x log jobs).
+    of complete futures and of all. O(samples x (jobs + arrivals) x log jobs).
     """
     options = options or ForecastOptions()
     if len(snapshot.jobs) > options.jobs_max:
@@ -145,12 +157,15 @@ def sample(
     found = prospects_of(snapshot)
     if not found and snapshot.jobs:
         raise NoForecast("No unfinished job has a prediction yet.")
-    count = min(options.samples, max(SAMPLES_MIN, RUNS_MAX // max(1, len(found))))
+    count, arrivals_max = _sizes(len(found), options.samples, arriving=bool(rhythm.jobs))
     drawn = {job: levels(job, count, options.seed, options.shared_error) for job in found}
     futures: list[Future] = []
     for number in range(count):
         totals = {job: at_level(each.totals, drawn[job][number]) for job, each in found.items()}
-        future = _fast_forward(snapshot, policy, policy_dump, found, totals, options.wake_slack, keep_going)
+        arrivals = rhythm.ahead(snapshot.now_s, number, count, options.seed, arrivals_max)
+        future = _fast_forward(
+            snapshot, policy, policy_dump, _Drawn(found, totals, arrivals), options.wake_slack, keep_going
+        )
         if future is None:
             break
         futures.append(future)
@@ -160,15 +175,37 @@ def sample(
     return Futures(found, futures)
 
 
+def _sizes(jobs: int, samples: int, *, arriving: bool) -> tuple[int, int]:
+    """The number of futures, and of arrivals in each, so that RUNS_MAX holds as far as possible."""
+    if not arriving:
+        return min(samples, max(SAMPLES_MIN, RUNS_MAX // max(1, jobs))), 0
+    least = int(ARRIVALS_SHARE_MIN * jobs)
+    count = min(samples, max(SAMPLES_MIN, RUNS_MAX // max(1, jobs + least)))
+    return count, max(least, min(RUNS_MAX // count - jobs, RUNS_MAX // (2 * count)))
+
+
+class _Drawn(NamedTuple):
+    """The jobs of one future: those of the snapshot with the totals that they need, and those that arrive."""
+
+    prospects: Mapping[JobId, Prospect]
+    totals: Mapping[JobId, float]
+    arrivals: Sequence[Arrival]
+
+
 @dataclass(slots=True)
 class Future:
-    """Sink that records when jobs next start and when they end."""
+    """Sink that records when jobs next start and when they end. ``awaited``: jobs of the snapshot that have not ended."""
 
+    awaited: set[JobId]
     started_at_s: dict[JobId, float] = field(default_factory=dict)
     ended_at_s: dict[JobId, float] = field(default_factory=dict)
 
     def transition(self, event: JobEvent, job: JobRecord) -> None:
         """Record the first start, and the end of a job that ran."""
+        if job.id >= FIRST_ID:
+            return
+        if job.finished:
+            self.awaited.discard(job.id)
         if event.target is JobState.STARTING:
             self.started_at_s.setdefault(job.id, event.at_s)
         elif job.finished and job.attempts > 0:
@@ -182,14 +219,15 @@ def _fast_forward(
     snapshot: WorldSnapshot,
     policy: Policy[Any],
     policy_dump: dict[str, Any] | None,
-    prospects: Mapping[JobId, Prospect],
-    totals: Mapping[JobId, float],
+    drawn: _Drawn,
     wake_slack: float,
     keep_going: Callable[[], bool],
 ) -> Future | None:
-    """One future in which jobs need ``totals``; None if ``keep_going`` stopped it."""
-    clock, future, costs = SimClock(snapshot.now_s), Future(), snapshot.costs
-    truths = {job: prospect.truth(totals[job]) for job, prospect in prospects.items()}
+    """One future, until no job of the snapshot is left that ends in it; None if ``keep_going`` stopped it."""
+    prospects = drawn.prospects
+    clock, future, costs = SimClock(snapshot.now_s), Future(set(prospects)), snapshot.costs
+    truths = {job: prospect.truth(drawn.totals[job]) for job, prospect in prospects.items()}
+    truths |= {arrival.job.id: arrival.truth for arrival in drawn.arrivals}
     executor = SimulatedExecutor(clock, snapshot.cluster, truths, ExecutorCosts(costs.checkpoint_s, costs.restart_s))
     store = MemoryStore(
         StoredWorld(
@@ -210,15 +248,21 @@ def _fast_forward(
     for job_id in engine.world.holding():
         _take_over(executor, snapshot, prospects[job_id])
     engine.reconcile()  # sends the stops in progress again
+    for arrival in drawn.arrivals:
+        clock.schedule(arrival.job.submitted_at_s, Priority.ARRIVAL, partial(_submit, store, arrival.job))
     drive = Drive(engine, clock, wake_slack)
     drive.wake(snapshot.now_s)
     try:
         while keep_going():
-            if not drive.step():
+            if not drive.step() or not future.awaited:
                 return future
     except SimulationStuck as error:
         raise NoForecast(f"A sampled future does not end: {error}.") from error
     return None
+
+
+def _submit(store: MemoryStore, job: JobRecord) -> None:
+    store.submit(job)
 
 
 def _take_over(executor: SimulatedExecutor, snapshot: WorldSnapshot, prospect: Prospect) -> None:

@@ -24,6 +24,7 @@ from service.engine.engine import Engine
 from service.engine.record import JobRecord
 from service.engine.watch import EngineReader, unwatched
 from service.forecast.forecast import Forecast, ForecastOptions, JobForecast, NoForecast
+from service.forecast.past import Past, calibrated
 from service.forecast.worker import Question
 from service.history.snapshot import WorldSnapshot, take
 
@@ -94,9 +95,11 @@ class Forecaster:
         settings: Settings,
         compute: Compute,
         keep: Keep | None = None,
+        past: Past | None = None,
     ) -> None:
         self._compute = compute
         self._keep = keep
+        self._past = past
         self._loop = loop
         self._now_s = now_s
         self._preview = preview
@@ -185,7 +188,11 @@ class Forecaster:
     def _forecast(self, look: _Look, world: WorldSnapshot) -> Forecast:
         if look.refusal is not None:
             raise NoForecast(look.refusal)
-        return self._compute(Question(world, look.policy, look.dump, self._options, self._timeout_s))
+        question = Question(world, look.policy, look.dump, self._options, self._timeout_s)
+        if self._past is None:
+            return self._compute(question)
+        found = self._compute(replace(question, rhythm=self._past.rhythm(world.now_s)))
+        return calibrated(found, self._past.calibration(world.now_s))
 
     def _outlooks(
         self, look: _Look, ids: Sequence[JobId], specs: Sequence[JobSpec], estimates: Sequence[Estimate | None]

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from policies.base import Policy
+from service.forecast.arrivals import NO_RHYTHM, Rhythm
 from service.forecast.forecast import Forecast, ForecastOptions, NoForecast, forecast
 from service.history.snapshot import WorldSnapshot
 from service.runtime.child import serve
@@ -28,6 +29,7 @@ class Question:
     dump: dict[str, Any]
     options: ForecastOptions
     timeout_s: float
+    rhythm: Rhythm = NO_RHYTHM
 
 
 def answer(question: Question, parent: int | None = None) -> Forecast:
@@ -40,7 +42,7 @@ def answer(question: Question, parent: int | None = None) -> Forecast:
     def keep_going() -> bool:
         return time.monotonic() < deadline_s and (parent is None or os.getppid() == parent)
 
-    return forecast(question.world, question.policy, question.dump, question.options, keep_going)
+    return forecast(question.world, question.policy, question.dump, question.options, keep_going, question.rhythm)
 
 
 def main() -> None:

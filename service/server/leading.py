@@ -31,6 +31,7 @@ from service.db.notifications import Listener
 from service.db.store import SqlStore
 from service.engine.engine import Engine
 from service.forecast.forecaster import Forecaster
+from service.forecast.past import RecordedPast
 from service.forecast.process import ForecastProcess
 from service.history.cycles import CycleSnapshot
 from service.runtime.garbage import set_aside
@@ -88,7 +89,13 @@ class Leading:
         self._forecasting = ForecastProcess()
         self._keeper = ForecastKeeper(database, now_s, settings.forecast_cpu_ratio, settings.forecast_jobs_max)
         self.forecaster = Forecaster(
-            self.loop, now_s, stack.predictor.preview, settings, self._forecasting, self._keeper.keep
+            self.loop,
+            now_s,
+            stack.predictor.preview,
+            settings,
+            self._forecasting,
+            self._keeper.keep,
+            RecordedPast(database),
         )
         self._webhooks = WebhookSender(database, settings, now_s, context.lead.holds, self._count_webhook)
         self._explainer = Explainer(database, stack.predictor)

@@ -15,8 +15,8 @@ from service.db.session import Database
 from service.history.workload import OwnHistory, actual_result, own_history, simulated_jobs
 from service.sim.experiment import SimulationOptions
 from service.sim.results import Result
-from service.simulations.request import Window
-from service.simulations.runs import Setting
+from service.simulations.request import RECORDED, Window
+from service.simulations.runs import Plan, Setting
 
 SCHEMA = "sooner.sim.whatif/1"
 
@@ -39,6 +39,13 @@ class Past:
     history: OwnHistory
     setting: Setting
     actual: Result
+
+    def as_recorded(self, plans: Sequence[Plan]) -> list[Plan]:
+        """The plans; those with the recorded predictions run without any where the service predicted none of the jobs."""
+        assert self.setting.prepared is not None
+        if any(job.predicted is not None for job in self.setting.prepared.jobs):
+            return list(plans)
+        return [replace(plan, predictor="none") if plan.predictor == RECORDED else plan for plan in plans]
 
     def report(self, results: Sequence[Result]) -> dict[str, Any]:
         """The document of these runs beside what happened."""

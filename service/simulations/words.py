@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from service.domain.counts import count_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -19,8 +21,3 @@ def nothing_to_run(history: OwnHistory) -> str:
     """Why a period has no jobs to simulate."""
     missing = "no job that was submitted in this period has run and ended"
     return "; ".join([missing, *left_out_notes(history.left_out)])
-
-
-def count_of(count: int, what: str = "job") -> str:
-    """``1 job``, ``2 jobs``; or as many of something else."""
-    return f"{count} {what}{'s' if count != 1 else ''}"

@@ -69,7 +69,7 @@ def report(question: Question, progress: Progress) -> dict[str, Any]:
     total = len(past.history.jobs)
     results: list[Result] = []
     progress(0, total * len(question.plans))
-    for plan in question.plans:
+    for plan in past.as_recorded(question.plans):
         before = total * len(results)
 
         def note(finished: int, _jobs: int, before: int = before) -> None:

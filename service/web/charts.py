@@ -11,7 +11,7 @@ from math import ceil, exp
 from statistics import median
 from typing import Any, Final
 
-from service.api.documents import instant
+from service.api.documents import instant, seconds_of
 
 DAYS_SHOWN_MAX: Final = 120
 """Bars of the chart of days; a longer period has several days a bar."""
@@ -138,6 +138,30 @@ def calibration_chart(coverage: Sequence[Mapping[str, float]]) -> Line | None:
         return None
     points = [(_place(100.0 * each["level"]), _place(100.0 * (1.0 - each["observed"]))) for each in coverage]
     return Line(points, "0%", "100%", [each["observed"] for each in coverage], 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeAxis:
+    """From now to the latest time that the rows of a table show. ``last`` is that time as the API writes it."""
+
+    since_s: float
+    until_s: float
+    last: str
+
+    def place(self, at: str) -> float:
+        """Where a time lies; what is past lies at the start."""
+        at_s = seconds_of(at) or self.since_s
+        return _place(100.0 * max(0.0, at_s - self.since_s) / (self.until_s - self.since_s))
+
+
+def time_axis(jobs: Sequence[Mapping[str, Any]], milestone: str) -> TimeAxis | None:
+    """The axis of the forecast starts or ends (``milestone``) of rows of ``GET /v1/queue/jobs``; None without one ahead."""
+    spreads = [job[milestone] for job in jobs if job[milestone] is not None]
+    if not spreads:
+        return None
+    last = max(spread["p90"] for spread in spreads)
+    now_s, until_s = max((seconds_of(job["submitted_at"]) or 0.0) + job["waiting_s"] for job in jobs), seconds_of(last)
+    return TimeAxis(now_s, until_s, last) if until_s is not None and until_s > now_s else None
 
 
 def _place(value: float) -> float:

@@ -1,26 +1,20 @@
 """The GPUs of the cluster as a map: a cell a GPU, by server and rack."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 FOLDED_FROM: Final = 65
 """Servers from which on each rack is folded to a line."""
 
-SERVERS_MAX: Final = 500
-"""Servers of a map. Of a larger cluster it has those that the page lists: a browser takes seconds for 10,000 cells."""
-
 JOBS_NAMED_MAX: Final = 4
 """Jobs that are named beside a server; its cells name all."""
 
 
-def map_of(servers: Sequence[Mapping[str, Any]], listed: Collection[str]) -> dict[str, Any]:
+def map_of(servers: Sequence[Mapping[str, Any]], *, partial: bool) -> dict[str, Any]:
     """The servers of ``GET /v1/gpus`` by rack, in their order. ``folded``: whether racks are closed until they are opened.
-    ``partial``: whether only the servers named in ``listed`` are in it.
+    ``partial``: whether they are only a part of all.
     """
     racks: dict[str, list[dict[str, Any]]] = {}
-    partial = len(servers) > SERVERS_MAX
-    if partial:
-        servers = [each for each in servers if each["server"] in listed]
     for server in servers:
         racks.setdefault(server["rack"], []).append(_server(server))
     return {

@@ -56,7 +56,7 @@ View = Callable[[Asked], Awaitable[dict[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """``path`` as Starlette writes it. ``live``: topics of the event stream at which the page is read again. ``key``: opens it
+    """``path`` as Starlette writes it. ``live``: the topic of the event stream at which the page is read again. ``key``: opens it
     after ``g``; pages without a ``label`` are not in the navigation. ``least``: the role that its navigation entry needs.
     """
 

@@ -20,14 +20,14 @@ from service.api.security import WITHIN
 from service.domain.access import Identity
 
 SHARED_S: Final = 1.0
-"""Age up to which a document serves other pages of the same caller: fifty open dashboards cost little more than one."""
+"""Age up to which a document serves other pages: fifty open dashboards cost little more than one."""
 
 SHARED_MAX: Final = 256
 
 Parameters = Mapping[str, str | int | float | Sequence[str] | None]
 
 _Key = tuple[Identity | None, str]
-"""The caller, None for what all callers share, and the name."""
+"""The caller or the sight of several, None for what all callers share; and the name."""
 
 
 class Unavailable(Exception):
@@ -66,7 +66,7 @@ class SharedDocuments:
 
     def forget(self, caller: Identity) -> None:
         """The caller has changed something: what the next page shows must be newer."""
-        for key in [key for key in self._found if key[0] == caller]:
+        for key in [key for key in self._found if key[0] in (caller, caller.sight)]:
             del self._found[key]
 
     def __len__(self) -> int:
@@ -81,10 +81,13 @@ class Reader:
         self._turn = asyncio.Lock()
         self._shared: SharedDocuments = request.app.state.shared_documents
 
-    async def get(self, path: str, parameters: Parameters | None = None) -> Any:
-        """The document at ``path``, such as ``v1/jobs/12``. Raises :class:`Unavailable`."""
-        url = _url(path, parameters)
-        return _body(await self._once((caller_of(self._request), url), SHARED_S, lambda: self._read(url)))
+    async def get(self, path: str, parameters: Parameters | None = None, *, by_sight: bool = False) -> Any:
+        """The document at ``path``, such as ``v1/jobs/12``. Raises :class:`Unavailable`.
+
+        ``by_sight``: it depends on what the caller sees, and not on what is the caller's own. Callers who see the same share it.
+        """
+        url, caller = _url(path, parameters), caller_of(self._request)
+        return _body(await self._once((caller.sight if by_sight else caller, url), SHARED_S, lambda: self._read(url)))
 
     async def get_alone(self, path: str, parameters: Parameters | None = None) -> Any:
         """As :meth:`get` for a large document of which little is shown: it is not kept for other pages."""
@@ -102,10 +105,12 @@ class Reader:
         # A page that is closed must not take the document from the others.
         return await asyncio.shield(found)
 
-    async def get_or(self, default: Any, path: str, parameters: Parameters | None = None) -> Any:
+    async def get_or(
+        self, default: Any, path: str, parameters: Parameters | None = None, *, by_sight: bool = False
+    ) -> Any:
         """As :meth:`get`; ``default`` where the API answers with a problem."""
         try:
-            return await self.get(path, parameters)
+            return await self.get(path, parameters, by_sight=by_sight)
         except Unavailable:
             return default
 

@@ -64,6 +64,10 @@ class TallyDocument(TypedDict):
         Field(description="Median of the absolute error divided by the horizon; null if all horizons were 0."),
     ]
     mean_pinball_s: Annotated[float, Field(description="Mean pinball loss of the three quantiles, seconds.")]
+    mean_width_s: Annotated[
+        float,
+        Field(description="Mean of p90 minus p10, seconds: of two with the same coverage, the smaller is sharper."),
+    ]
 
 
 class HorizonDocument(TallyDocument):

@@ -20,7 +20,7 @@ class AppTransport(httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         async def call() -> httpx.Response:
             answer = await self._transport.handle_async_request(request)
-            content = httpx.ByteStream(await answer.aread())
+            content = httpx.ByteStream(b"".join([part async for part in answer.aiter_raw()]))
             return httpx.Response(answer.status_code, headers=answer.headers, stream=content, request=request)
 
         return asyncio.run(call())

@@ -76,8 +76,12 @@ def test_quotas_arrays_and_reservations_are_named_as_such(client: Client) -> Non
     client.post("/v1/jobs/2/hold")
     client.post("/v1/arrays/1/cancel")
     client.post("/v1/jobs", json=plain_job())
+    period = {"starts_at": "2026-01-02T00:00:00Z", "ends_at": "2026-01-03T00:00:00Z"}
+    made = client.post("/v1/reservations", json={"servers": ["a"], **period}).json()["id"]
+    client.post(f"/v1/reservations/{made}/cancel")
     targets = [line["target"] for line in reversed(lines(client))]
-    assert targets == ["quota user ada", "array 1", "job 2", "array 1", "job 4"]
+    assert targets[:5] == ["quota user ada", "array 1", "job 2", "array 1", "job 4"]
+    assert targets[5:] == [f"reservation {made}"] * 2
 
 
 def test_a_change_that_fails_leaves_neither_itself_nor_a_line(

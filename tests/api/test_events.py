@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import pytest
 from fastapi import FastAPI
@@ -11,6 +12,7 @@ from httpx import Client
 from pydantic import TypeAdapter
 
 from service.api import sse
+from service.api.feed import Feed
 from service.domain.access import Role
 from service.wire.cluster import ServerEventDocument
 from service.wire.jobs import StreamedEvent
@@ -144,6 +146,35 @@ def test_the_topic_of_changes_says_which_logs_have_grown(app: FastAPI, client: C
         ]
     assert stream(app, world.token, "topic=changes", until=lambda _, text: ": alive" in text) == []
     assert app.state.streams.job_events.followers == app.state.streams.server_events.followers == 0
+
+
+def test_while_changes_go_on_they_are_said_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    feed = _Log()
+
+    async def sleep(pause_s: float) -> None:
+        pauses.append(pause_s)
+        # Quiet from the sixth look on.
+        feed.newest += len(pauses) < 6
+
+    async def events() -> list[str]:
+        return [
+            text async for text in sse.changes({"jobs": cast(Feed, feed)}, lambda: len(pauses) == 8) if "event:" in text
+        ]
+
+    monkeypatch.setattr(sse.asyncio, "sleep", sleep)
+    assert len(asyncio.run(events())) == 5
+    assert pauses == [1.0, 2.0, 4.0, 4.0, 4.0, 4.0, 1.0, 1.0]
+
+
+class _Log:
+    """What a stream of changes needs of a feed."""
+
+    newest = 0
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[int]:
+        yield self.newest
 
 
 def test_a_topic_narrows_to_one_job_and_rights_to_ones_own(app: FastAPI, client: Client, world: World) -> None:

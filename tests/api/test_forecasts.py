@@ -157,6 +157,7 @@ def test_accuracy_by_horizon_and_gang(client: Client, world: World) -> None:
     tally = found["finish"]["all"]
     assert (tally["forecasts"], tally["jobs"], tally["coverage_80"]) == (2, 2, 0.5)
     assert (tally["median_error_s"], tally["median_absolute_error_s"]) == ((-30.0 - 7140.0) / 2, (30.0 + 7140.0) / 2)
+    assert tally["mean_width_s"] == 3600.0
     (horizon,) = found["finish"]["by_horizon"]
     assert (horizon["horizon_s_min"], horizon["horizon_s_max"], horizon["forecasts"]) == (60.0, 600.0, 2)
     # What a forecast says of its gang is the forecast's own; these were made of gangs of one.

@@ -6,6 +6,7 @@ from fastapi import FastAPI
 from httpx import Client
 from sqlalchemy import update
 
+from policies.model.cluster import Server
 from policies.model.ids import ServerIndex
 from policies.model.placement import ServerShare, place
 from policies.model.server_reservation import ServerReservation
@@ -17,7 +18,7 @@ from tests.api.conftest import NOW_S, World
 from tests.api.helpers import assert_problem, graph_job, plain_job
 from tests.api.people import person
 from tests.api.test_details import STAGES_PLACEMENT, TWO_STAGES, started
-from tests.api.timelines import put
+from tests.api.timelines import put, with_servers
 
 
 def gpus(client: Client) -> dict[str, Any]:
@@ -134,5 +135,12 @@ def put_own(client: Client, world: World) -> int:
     return job
 
 
-def test_it_takes_no_parameters(client: Client) -> None:
-    assert_problem(client.get("/v1/gpus", params={"server": "a"}), "invalid-parameter")
+def test_servers_that_are_asked_for_come_alone(client: Client, world: World) -> None:
+    with_servers(world, *(Server(name, 2) for name in ("a", "b", "c")))
+    put(world, 7, -10.0, held=((1, (0,)), (2, (1,))))
+    whole = client.get("/v1/gpus").json()["servers"]
+    assert [each["server"] for each in whole] == ["a", "b", "c"]
+    asked = client.get("/v1/gpus", params={"server": ["c", "a"]}).json()["servers"]
+    assert asked == [whole[0], whole[2]]
+    assert states(asked[1]) == states(whole[2])
+    assert_problem(client.get("/v1/gpus", params={"server": "d"}), "invalid-parameter")

@@ -11,17 +11,20 @@ from urllib.parse import urljoin
 import pytest
 from fastapi import FastAPI
 from httpx import Client
-from sqlalchemy import update
+from sqlalchemy import insert, update
 
 from policies.model.cluster import Server
-from policies.model.ids import AttemptId
+from policies.model.ids import AttemptId, JobId
+from policies.model.placement import Placement
+from policies.model.reasons import Explanation, Reason
 from service.api.browser import CSRF_HEADER
+from service.db.codec import encode
 from service.db.limits import StoredLimit, store_limit
 from service.db.progress import ProgressPoint, record_progress
-from service.db.tables import SIMULATIONS
+from service.db.tables import ATTEMPTS, JOBS, SIMULATIONS
 from service.domain.access import Role
 from service.engine.limits import LimitOwner, OwnerLimit, Scope
-from service.web.app import PAGES
+from service.web.app import COMPRESSED_FROM, PAGES
 from service.web.pages import cluster
 from service.web.pages.cluster import fragments
 from service.web.pages.predictions import error_of
@@ -30,6 +33,7 @@ from tests.api.conftest import World, pages_of
 from tests.api.helpers import admit, plain_job
 from tests.api.people import person, submitted
 from tests.api.test_sign_in import HTML, ORIGIN, csrf_of, sign_in
+from tests.api.timelines import with_servers
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'&{{ 7*7 }}\N{RIGHT-TO-LEFT OVERRIDE}"
 VOID = {"meta", "link", "input", "img", "br", "hr", "path", "rect", "line", "circle"}
@@ -217,6 +221,22 @@ def test_pages_share_documents_only_between_the_same_callers(app: FastAPI, world
         assert "bobs-job" not in browser.get("/jobs").text
 
 
+def test_large_documents_and_scripts_are_compressed_and_pages_are_not(admin: Client, world: World) -> None:
+    """The compressed length of a page would tell of its CSRF token."""
+    with_servers(world, *(Server(f"server-{number}", 8) for number in range(300)))
+    packed = {"Accept-Encoding": "gzip"}
+    for path in ("/v1/timeline", "/static/core.js"):
+        answer, plain = admin.get(path, headers=packed), admin.get(path, headers={"Accept-Encoding": "identity"})
+        assert answer.headers["Content-Encoding"] == "gzip"
+        assert answer.content == plain.content
+        assert "Content-Encoding" not in plain.headers
+        assert answer.headers["Vary"] == "Accept-Encoding"
+    page = admin.get("/cluster", headers=packed)
+    assert len(page.content) > COMPRESSED_FROM
+    assert "Content-Encoding" not in page.headers
+    assert "Content-Encoding" not in admin.get("/v1/overview", headers=packed).headers, "it is small"
+
+
 def test_a_page_after_a_change_shows_it(admin: Client, world: World) -> None:
     person(world, "ada", Role.SUBMITTER, "vision")
     page = admin.get("/admin")
@@ -250,6 +270,20 @@ def test_many_servers_are_shown_a_page_at_a_time(admin: Client, world: World) ->
         assert admin.get(f"/cluster?page={page}").status_code == 200, page
 
 
+def test_the_map_of_a_very_large_cluster_has_the_servers_of_the_page(
+    admin: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "MAPPED_MAX", 149)
+    with_servers(world, *(Server(f"node{number}", 2, rack=f"rack{number // 50}") for number in range(150)))
+    first, second = admin.get("/cluster").text, admin.get("/cluster?page=2").text
+    assert "Of the servers in the list below." in first
+    assert [text.count('id="gpus-') for text in (first, second)] == [100, 50]
+    assert "No server matches" in admin.get("/cluster?name=none").text
+    monkeypatch.setattr(cluster, "MAPPED_MAX", 150)
+    whole = admin.get("/cluster?page=2").text
+    assert (whole.count('id="gpus-'), "Of the servers in the list below." in whole) == (150, False)
+
+
 def test_long_tables_of_limits_are_folded(admin: Client, app: FastAPI, world: World, monkeypatch: Any) -> None:
     monkeypatch.setattr(cluster, "ROWS", 2)
     with client_of(app, world.token) as operator:
@@ -257,7 +291,7 @@ def test_long_tables_of_limits_are_folded(admin: Client, app: FastAPI, world: Wo
             operator.put(f"/v1/quotas/user/{name}", json={"jobs_queued_max": 5}).raise_for_status()
     page = admin.get("/usage").text
     Elements(page)
-    assert page[page.index('<h2 id="quotas-title"') :].count("<tr>") == 3
+    assert page[page.index('<h2 id="quotas-title"') :].count('<tr id="quota-') == 2
     assert "These are the first 2 of 3." in page
 
 
@@ -457,3 +491,37 @@ def test_a_job_that_cannot_checkpoint_is_submitted_again_as_one(
 ) -> None:
     (job,) = submitted(app, world, plain_job(checkpoint_period_s=period))
     assert expected in admin.get(f"/submit?again={job}").text
+
+
+def test_a_preemption_that_is_foreseen_is_on_the_page_with_a_link_and_its_time(
+    admin: Client, world: World, jobs: list[int]
+) -> None:
+    waits, runs = JobId(jobs[0]), JobId(jobs[1])
+    at_s = 1_800_000_000.0
+    world.explanations[waits] = Explanation(Reason.RESOURCES, 4, 0, 0, will_preempt=(runs,), preemption_at_s=at_s)
+    world.explanations[runs] = Explanation(Reason.STARTED, 4, 0, 0, will_be_preempted_by=waits, preemption_at_s=at_s)
+    time = "2027-01-15 08:00:00 UTC"
+    first = " ".join("".join(Elements(admin.get(f"/jobs/{waits}").text).shown).split())
+    assert f"Will preempt job {runs} at {time}, if nothing changes before." in first
+    assert first.count("preempt") == 1
+    page = admin.get(f"/jobs/{runs}").text
+    second = " ".join("".join(Elements(page).shown).split())
+    assert f"Job {waits} will preempt it at {time}, if nothing changes before." in second
+    assert second.count("preempt") == 1
+    assert f"../jobs/{waits}" in Elements(page).links
+
+
+def test_the_newest_of_many_attempts_are_on_the_page(admin: Client, world: World, jobs: list[int]) -> None:
+    rows = [
+        {"id": f"{jobs[0]}.{number}", "job_id": jobs[0], "number": number, "state": "failed", "reason": "started"}
+        | {"placement": encode(Placement(())), "gpu_ids": [], "opened_at_s": 1.0 * number, "host": ""}
+        for number in range(1, 651)
+    ]
+    with world.database.writing() as session:
+        session.connection().execute(insert(ATTEMPTS), rows)
+        session.connection().execute(update(JOBS).where(JOBS.c.id == jobs[0]).values(attempts=650))
+    page = admin.get(f"/jobs/{jobs[0]}").text
+    shown = [each for each in Elements(page).ids if each.startswith("attempt-")]
+    assert shown == [f"attempt-{number}" for number in range(551, 651)]
+    assert "These are the newest 100 of 650." in " ".join(page.split())
+    assert 'data-attempt="650"' in page

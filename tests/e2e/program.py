@@ -80,13 +80,15 @@ def main() -> int:
         if iteration == ITERATIONS - 1 and not may_end():
             continue
         iteration += 1
-        if iteration % CHECKPOINT_EVERY == 0 or asked["checkpoint"]:
+        # Read once: a signal between these lines counts from the next iteration on, so it never ends one without its checkpoint.
+        stops = asked["checkpoint"]
+        if iteration % CHECKPOINT_EVERY == 0 or stops:
             checkpoint(iteration)
             kept = iteration
-        if time.monotonic() - said_s > 0.15 or iteration == ITERATIONS or asked["checkpoint"]:
+        if time.monotonic() - said_s > 0.15 or iteration == ITERATIONS or stops:
             report(iteration, kept)
             said_s = time.monotonic()
-        if asked["checkpoint"] and iteration < ITERATIONS:
+        if stops and iteration < ITERATIONS:
             tell("yield", iteration)
             return 75
     tell("end", iteration)

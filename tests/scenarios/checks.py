@@ -42,9 +42,10 @@ def assert_sane(world: World) -> None:
                 assert len(gpus) == share.gpus
                 assert free[share.server].issuperset(gpus), f"job {job.id} holds GPUs of another"
                 free[share.server].difference_update(gpus)
-                part = Fraction(share.gpus, job.spec.gpus)
-                cpus[share.server] += ceil((job.spec.cpus or 0) * part)
-                memory_mib[share.server] += ceil(ceil((job.spec.memory_gib or 0.0) * 1024) * part)
+                if job.spec.cpus or job.spec.memory_gib:
+                    part = Fraction(share.gpus, job.spec.gpus)
+                    cpus[share.server] += ceil((job.spec.cpus or 0) * part)
+                    memory_mib[share.server] += ceil(ceil((job.spec.memory_gib or 0.0) * 1024) * part)
                 gpu_gib = world.cluster.servers[share.server].gpu_memory_gib
                 assert gpu_gib is None or gpu_gib >= (job.spec.gpu_memory_gib or 0.0), f"GPUs of job {job.id}"
         if job.reservation is not None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
+from tests.e2e.harness import LiveService
+from tests.web.live import served
 from tests.web.run import REQUIRED, WEB
 from tests.web.site import Site
 
@@ -59,22 +61,39 @@ def site() -> Iterator[Site]:
     made.stop()
 
 
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+    """Two servers of four GPUs with timers instead of programs. Many tests use it, each with jobs of its own names."""
+    with served(tmp_path_factory.mktemp("timers"), [{"count": 2, "gpus": 4, "rack": "r1"}], EXECUTOR="fake") as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+    """A server of two GPUs that runs real programs."""
+    with served(tmp_path_factory.mktemp("programs"), [{"count": 1, "gpus": 2}]) as made:
+        yield made
+
+
 class Console:
     """What went wrong in a page: script errors, refused content, requests that leave the origin."""
 
-    def __init__(self, page: Page, origin: str) -> None:
+    def __init__(self, page: Page, origin: str = "") -> None:
         self.faults: list[str] = []
+        self._origin = origin
         page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
         page.on("console", lambda entry: self._note(entry.type, entry.text))
-        page.on("request", lambda request: self._leave(request.url, origin))
+        page.on("request", lambda request: self._leave(request.url))
 
     def _note(self, kind: str, text: str) -> None:
         # The browser reports each answer of 400 and more; the tests ask for some of them.
         if kind in ("error", "warning") and not text.startswith("Failed to load resource"):
             self.faults.append(f"{kind}: {text}")
 
-    def _leave(self, url: str, origin: str) -> None:
-        if not url.startswith((origin, "data:", "blob:")):
+    def _leave(self, url: str) -> None:
+        # Without an origin, it is that of the first page.
+        self._origin = self._origin or "/".join(url.split("/", 3)[:3]) + "/"
+        if not url.startswith((self._origin, "data:", "blob:")):
             self.faults.append(f"left the origin: {url}")
 
 
@@ -83,6 +102,15 @@ def tab(context: BrowserContext, site: Site) -> Iterator[Page]:
     """A tab of the browser. The test fails on any fault of the console."""
     opened = context.new_page()
     console = Console(opened, site.url.split("/proxy")[0])
+    yield opened
+    assert console.faults == []
+
+
+@pytest.fixture
+def browser_tab(context: BrowserContext) -> Iterator[Page]:
+    """A tab for a real service, all of whose pages are of one origin. The test fails on any fault of the console."""
+    opened = context.new_page()
+    console = Console(opened)
     yield opened
     assert console.faults == []
 

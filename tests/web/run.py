@@ -1,6 +1,6 @@
 """Runs the tests of the dashboard: ``python -m tests.web.run [ARGUMENTS]``.
 
-Installs Node, npm and Chromium where they are missing.
+Installs Node, npm and Chromium where they are missing. Pictures of all pages are kept in ``build/dashboard``.
 """
 
 import os
@@ -27,8 +27,9 @@ def main(arguments: Sequence[str]) -> int:
     except RuntimeError as error:
         print(f"The tests of the dashboard cannot run: {error}", file=sys.stderr)
         return 2
+    environ = {"DASHBOARD_SCREENSHOTS": str(ROOT / "build" / "dashboard"), **os.environ, REQUIRED: "1"}
     pytest = [sys.executable, "-m", "pytest", "-m", "web", "--durations=5", *arguments]
-    return subprocess.run(pytest, cwd=ROOT, env={**os.environ, REQUIRED: "1"}, check=False).returncode
+    return subprocess.run(pytest, cwd=ROOT, env=environ, check=False).returncode
 
 
 def _prepare() -> None:

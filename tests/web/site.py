@@ -51,7 +51,7 @@ def json_answer(document: Any, status: int = 200, **headers: str) -> Answer:
     return Answer(json.dumps(document), status, kind, headers)
 
 
-def page(main: str, *, live: str = "none", theme: str = "auto", title: str = "Test", root: str = "./") -> str:
+def page(main: str, *, live: str = "", theme: str = "auto", title: str = "Test", root: str = "./") -> str:
     """A page in the dashboard's frame."""
     links = "".join(
         f'<a href="{root}{path}" data-key="{key}"{" aria-current=page" if name == title else ""}>{name}</a>'

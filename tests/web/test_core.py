@@ -53,7 +53,7 @@ def test_an_event_refreshes_the_page_and_keeps_what_the_reader_does(tab: Page, s
             f'<table class="data" id="jobs"><tbody>{rows}</tbody></table>'
         )
 
-    site.show("", main, live="jobs servers")
+    site.show("", main, live="changes")
     tab.goto(site.url)
     wait_live(tab)
     tab.locator("summary").click()
@@ -62,7 +62,7 @@ def test_an_event_refreshes_the_page_and_keeps_what_the_reader_does(tab: Page, s
     tab.evaluate("window.scrollTo(0, 700); window.row = document.getElementById('job-50')")
     tab.evaluate("getSelection().selectAllChildren(document.querySelector('#job-55 td'))")
     before = count
-    site.emit("job", {"job_id": 1})
+    site.emit("changes", {"changed": ["jobs"]})
     until(tab, lambda: tab.locator("#count").inner_text() > f"answer {before}")
     assert tab.evaluate("document.getElementById('more').open")
     assert tab.input_value("#name") == "typed by the reader"
@@ -147,6 +147,22 @@ def test_a_refused_stream_asks_the_page_whether_the_session_has_ended(tab: Page,
     tab.wait_for_url(site.url + "sign-in*")
 
 
+_ASKED_MS = """() => performance.getEntriesByType('resource').filter(
+    (entry) => entry.name.includes('/v1/events')).map((entry) => entry.startTime)"""
+
+
+def test_streams_that_are_refused_are_asked_for_ever_more_rarely(tab: Page, site: Site) -> None:
+    site.refuse_streams = 429
+    site.show("", "<p>text</p>", live="jobs")
+    tab.goto(site.url)
+    until(tab, lambda: len(tab.evaluate(_ASKED_MS)) >= 3)
+    asked_ms = tab.evaluate(_ASKED_MS)
+    assert asked_ms[1] - asked_ms[0] >= 1000
+    assert asked_ms[2] - asked_ms[1] >= 2000
+    site.refuse_streams = None
+    wait_live(tab)
+
+
 def test_a_hidden_tab_holds_no_stream(tab: Page, site: Site) -> None:
     site.show("", "<p>text</p>", live="jobs servers")
     tab.goto(site.url)
@@ -162,6 +178,78 @@ def test_a_hidden_tab_holds_no_stream(tab: Page, site: Site) -> None:
     tab.evaluate(tell)
     wait_live(tab)
     until(tab, lambda: site.open_streams == 2 and len(site.requests) >= asked + 3)
+
+
+def test_a_service_on_this_machine_is_live_without_a_network(tab: Page, site: Site) -> None:
+    site.show("", "<p>text</p>", live="jobs")
+    tab.goto(site.url)
+    wait_live(tab)
+    tab.evaluate("Object.defineProperty(navigator, 'onLine', {value: false, configurable: true})")
+    asked = len(site.requests)
+    tab.evaluate("dispatchEvent(new Event('offline'))")
+    until(tab, lambda: len(site.requests) > asked)
+    wait_live(tab)
+
+
+def test_a_change_whose_answer_is_lost_is_not_made_twice(tab: Page, site: Site) -> None:
+    answers = [json_answer({"detail": "No answer."}, 502), json_answer({}, 202), json_answer({}, 202)]
+    site.routes["POST /v1/keys"] = lambda _: answers.pop(0)
+    site.show(
+        "", '<button data-action="POST v1/keys" data-body="{}" data-then="stay" data-done="Done.">Create</button>'
+    )
+    tab.goto(site.url)
+    for count in range(1, 4):
+        tab.get_by_role("button", name="Create").click()
+        expect(tab.locator("#messages .message")).to_have_count(count)
+    keys = [each.headers["Idempotency-Key"] for each in site.requests if each.method == "POST"]
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_a_form_shows_what_the_service_has_after_its_change(tab: Page, site: Site) -> None:
+    value = [5]
+
+    def change(request: Request) -> Answer:
+        value[0] = request.json()["priority"] + 1
+        return json_answer({}, 202)
+
+    site.routes["PUT /v1/jobs/1/priority"] = change
+    site.show(
+        "",
+        lambda: (
+            '<form data-action="PUT v1/jobs/1/priority"><label>Priority'
+            f' <input name="priority" type="number" value="{value[0]}"></label><button>Change</button></form>'
+        ),
+        live="job:1",
+    )
+    tab.goto(site.url)
+    wait_live(tab)
+    field = tab.get_by_label("Priority")
+    field.fill("7")
+    tab.get_by_role("button", name="Change").click()
+    expect(field).to_have_value("8")
+    value[0] = 11
+    site.emit()
+    expect(field).to_have_value("11")
+
+
+def test_a_fault_inside_a_value_is_shown_at_its_field_beside_the_hint(tab: Page, site: Site) -> None:
+    faults = [{"pointer": f"/policies/{place}", "detail": f"policy {place} is unknown"} for place in (0, 1)]
+    site.routes["POST /v1/simulations"] = lambda _: json_answer({"detail": "Invalid.", "errors": faults}, 422)
+    site.show(
+        "",
+        '<form data-action="POST v1/simulations"><label for="p">Policies</label>'
+        '<input id="p" name="policies" data-type="list" value="a, b" aria-describedby="hint"><p id="hint">By commas.</p>'
+        "<p data-errors></p><button>Simulate</button></form>",
+    )
+    tab.goto(site.url)
+    field = tab.get_by_label("Policies")
+    for _ in range(2):
+        tab.get_by_role("button", name="Simulate").click()
+        expect(field).to_have_accessible_description("By commas. policy 0 is unknown policy 1 is unknown")
+    expect(tab.get_by_role("alert")).to_contain_text("Invalid.")
+    site.routes["POST /v1/simulations"] = lambda _: json_answer({}, 202)
+    tab.get_by_role("button", name="Simulate").click()
+    expect(field).to_have_accessible_description("By commas.")
 
 
 def test_an_action_asks_first_and_sends_the_token(tab: Page, site: Site) -> None:
@@ -208,7 +296,7 @@ def test_a_form_shows_each_fault_at_its_field(tab: Page, site: Site) -> None:
         "",
         '<form data-action="POST v1/jobs" data-then="jobs/{id}"><label>GPUs <input name="gpus" type="number" value="65"></label>'
         '<label>Name <input name="name" value="a"></label><input type="checkbox" name="requeue" aria-label="Requeue" checked>'
-        '<label>Policy <input name="limits.time_s" data-type="number" value="60"></label><input name="empty" aria-label="Empty">'
+        '<label>Policy <input name="limits.time_s" type="number" value="60"></label><input name="empty" aria-label="Empty">'
         '<label>Tags <input name="tags" data-type="list" value="a, b"></label><button>Submit</button></form>',
     )
     tab.goto(site.url)
@@ -290,6 +378,19 @@ def test_a_table_sorts_and_filters_and_keeps_both(tab: Page, site: Site) -> None
     expect(tab.locator("#jobs-count")).to_have_text("2 of 4 rows")
 
 
+def test_numbers_as_people_write_them_are_sorted_by_size(tab: Page, site: Site) -> None:
+    cells = ("1,234", "× 1.30", "80%", "–", "1e-05", "-7")
+    rows = "".join(f"<tr><td>{cell}</td></tr>" for cell in cells)
+    site.show(
+        "", f'<table id="t" data-sortable><thead><tr><th data-sort="number">Size</th></tr></thead><tbody>{rows}</table>'
+    )
+    tab.goto(site.url)
+    tab.get_by_role("button", name="Size").click()
+    assert tab.locator("td").all_inner_texts() == ["1,234", "80%", "× 1.30", "1e-05", "-7", "–"]
+    tab.get_by_role("button", name="Size").click()
+    assert tab.locator("td").all_inner_texts() == ["-7", "1e-05", "× 1.30", "80%", "1,234", "–"]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_theme_follows_the_system_until_the_reader_chooses(tab: Page, site: Site, scheme: str) -> None:
     site.show("", "<h1>Text</h1>")
@@ -308,6 +409,23 @@ def test_the_theme_follows_the_system_until_the_reader_chooses(tab: Page, site: 
     tab.reload()
     assert dark()
     assert tab.evaluate("localStorage.length + sessionStorage.length") == 0
+
+
+def test_a_row_is_a_block_of_named_values_on_a_narrow_page(tab: Page, site: Site) -> None:
+    heads = "".join(f"<th>Head {number}</th>" for number in range(12))
+    cells = "".join(f"<td>{'–' if number == 5 else f'value-{number}'}</td>" for number in range(12))
+    site.show("", f'<table class="data"><thead><tr>{heads}</tr></thead><tbody><tr>{cells}</tr></tbody></table>')
+    tab.set_viewport_size({"width": 360, "height": 800})
+    tab.goto(site.url)
+    last = tab.get_by_text("value-11")
+    box = last.bounding_box()
+    assert box is not None
+    assert 0 <= box["x"] < box["x"] + box["width"] <= 360
+    assert last.evaluate("cell => getComputedStyle(cell, '::before').content") == '"Head 11"'
+    expect(tab.locator("td").nth(5)).to_be_hidden()
+    tab.set_viewport_size({"width": 1280, "height": 800})
+    expect(tab.locator("td").nth(5)).to_be_visible()
+    assert last.evaluate("cell => getComputedStyle(cell, '::before').content") == "none"
 
 
 @pytest.mark.parametrize("frame", ["{}", '<section class="panel">{}</section>'])

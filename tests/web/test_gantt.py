@@ -1,5 +1,6 @@
 """The timeline of GPUs: what it shows, and how it is steered."""
 
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ WIDGET = (
 )
 
 
-def serve(site: Site, document: dict[str, Any], change: dict[str, Any] | None = None, live: str = "none") -> None:
+def serve(site: Site, document: dict[str, Any], change: dict[str, Any] | None = None, live: str = "") -> None:
     def answer(request: Request) -> Any:
         return json_answer(change if change is not None and "changed_since" in request.query else document)
 
@@ -73,12 +74,50 @@ def test_an_increment_replaces_its_attempts(tab: Page, site: Site) -> None:
     open_ones = document["attempts"]["state"].count("running")
     serve(site, document, ended(document, running), live="jobs")
     opened(tab, site)
-    expect(tab.locator("#gantt")).to_contain_text(f"{open_ones} of them open")
+    expect(tab.locator("#gantt")).to_contain_text(f"{open_ones:,} of them open")
     site.emit()
-    expect(tab.locator("#gantt")).to_contain_text(f"{open_ones - 1} of them open")
+    expect(tab.locator("#gantt")).to_contain_text(f"{open_ones - 1:,} of them open")
     asked = [request.query for request in site.requests if request.path == "/v1/timeline"]
     assert asked[0] == ""
     assert asked[1] == "changed_since=1-1"
+
+
+def test_the_selection_stays_on_an_attempt_that_changes(tab: Page, site: Site) -> None:
+    document = timeline()
+    serve(site, document, ended(document, 0), live="jobs")
+    canvas = opened(tab, site)
+    canvas.focus()
+    tab.keyboard.press("ArrowRight")
+    said = tab.locator("#gantt [aria-live]")
+    expect(said).to_contain_text("Job 1001")
+    site.emit()
+    expect(tab.locator("#gantt")).to_have_attribute("data-updates", "1")
+    tab.keyboard.press("ArrowRight")
+    expect(said).to_contain_text("Job 1002")
+
+
+def test_what_arrives_later_has_its_place_in_the_legend(tab: Page, site: Site) -> None:
+    document = timeline(servers=1, gpus=1, bars=1)
+    empty = {name: [] for name in document["attempts"]}
+    nothing = document | {"attempts": empty, "bars": {name: [] for name in document["bars"]}}
+    serve(site, nothing, document | {"increment": True, "mark": "2-2"}, live="jobs")
+    opened(tab, site)
+    expect(tab.locator("#gantt .chip")).to_have_count(0)
+    site.emit()
+    expect(tab.locator("#gantt .chip")).to_have_count(1)
+
+
+def test_a_view_of_everything_does_not_grow_for_as_long_as_the_page_is_open(tab: Page, site: Site) -> None:
+    document = timeline()
+    later = (datetime.fromisoformat(document["at"]) + timedelta(hours=8)).isoformat()
+    serve(site, document, ended(document, 0) | {"at": later}, live="jobs")
+    opened(tab, site)
+    site.emit()
+    expect(tab.locator("#gantt")).to_have_attribute("data-updates", "1")
+    site.emit()
+    expect(tab.locator("#gantt")).to_have_attribute("data-updates", "2")
+    asked = [request.query for request in site.requests if request.path == "/v1/timeline"]
+    assert asked == ["", "changed_since=1-1", ""]
 
 
 def test_a_table_says_the_same_and_hostile_names_are_text(tab: Page, site: Site) -> None:
@@ -139,6 +178,6 @@ def test_a_large_cluster_is_shown_moved_and_updated(tab: Page, site: Site) -> No
     tab.mouse.up()
     until(tab, lambda: canvas.evaluate(pixels) != shown)
     open_ones = document["attempts"]["state"].count("running")
-    expect(tab.locator("#gantt")).to_contain_text(f"{open_ones} of them open")
+    expect(tab.locator("#gantt")).to_contain_text(f"{open_ones:,} of them open")
     site.emit()
-    expect(tab.locator("#gantt")).to_contain_text(f"{open_ones - 1} of them open")
+    expect(tab.locator("#gantt")).to_contain_text(f"{open_ones - 1:,} of them open")

@@ -67,4 +67,4 @@ def test_a_figure_is_compared_with_its_target() -> None:
 
 
 def test_the_pace_is_that_of_the_script() -> None:
-    assert web.pace() == web.Pace(1.0, 5.0, 0.1, 30.0)
+    assert web.pace() == web.Pace(1.0, 15.0, 0.1, 30.0)

@@ -96,7 +96,7 @@ def test_a_plan_is_shown_before_anything_is_submitted(tab: Page, site: Site) -> 
     tab.get_by_role("button", name="Plan").click()
     plan = tab.locator("#plan")
     expect(plan).to_contain_text("1,000 iterations80%: 900 – 1,400; recurring")
-    expect(plan).to_contain_text("2 on node1")
+    expect(plan).to_contain_text("2 GPUs on node1")
     expect(plan).to_contain_text("1 Jan 2031, 20:0080%: 1 Jan 2031, 19:00 – 1 Jan 2031, 22:00")
     expect(plan).to_contain_text("58.1 GiBof 80 GiB of H100; most in stage 1")
     expect(plan).to_contain_text("250 mslimited by pipeline bubble; 16,384 tokens/s")
@@ -118,6 +118,10 @@ def test_faults_name_their_line(tab: Page, site: Site) -> None:
     retype(tab, text, "name: [a\n")
     tab.get_by_role("button", name="Submit").click()
     expect(alert).to_contain_text("The text is not YAML.")
+    bomb = "a: &a [1, 1, 1, 1]\nb: &b [*a, *a, *a, *a]\nc: &c [*b, *b, *b, *b]\nd: [[*c, *c], [*c, *c], [*c, *c], [*c, *c]]\n"
+    retype(tab, text, bomb)
+    tab.get_by_role("button", name="Submit").click()
+    expect(alert).to_contain_text("alias")
     assert sum(each.method == "POST" for each in site.requests) == 1
 
 
@@ -147,23 +151,25 @@ def test_charts_draw_and_say_the_same_in_words(tab: Page, site: Site, scheme: An
 
 
 class Output:
-    """A log as the API serves it."""
+    """A log as the API serves it. An answer ends where one of its files does."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, file_bytes: int = 1 << 30) -> None:
         self.data = data
+        self._file_bytes = file_bytes
 
     def __call__(self, request: Request) -> Answer:
         asked = dict(part.split("=") for part in request.query.split("&"))
         offset = int(asked["offset"])
         start = max(len(self.data) + offset, 0) if offset < 0 else offset
-        part = self.data[start : start + int(asked["limit"])]
+        start = min(start, len(self.data))
+        part = self.data[start : min(start + int(asked["limit"]), (start // self._file_bytes + 1) * self._file_bytes)]
         sizes = {"Sooner-Next-Offset": start + len(part), "Sooner-Log-Bytes": len(self.data)}
         return Answer(part, kind="text/plain; charset=utf-8", headers={name: str(size) for name, size in sizes.items()})
 
 
-def log(tab: Page, site: Site, output: Output) -> Any:
+def log(tab: Page, site: Site, output: Output, stream: str = "follow") -> Any:
     site.routes["GET /v1/jobs/1/logs"] = output
-    site.show("", '<div id="log" data-widget="log" data-source="./v1/jobs/1/logs" data-stream="follow"></div>')
+    site.show("", f'<div id="log" data-widget="log" data-source="./v1/jobs/1/logs" data-stream="{stream}"></div>')
     tab.goto(site.url)
     expect(tab.locator("#log")).to_have_attribute("data-mounted", "")
     return tab.locator("#log .log")
@@ -181,6 +187,8 @@ def test_a_log_is_followed_and_searched(tab: Page, site: Site) -> None:
     expect(tab.locator("#log [role=status]")).to_have_text("1 of 11 lines")
     tab.keyboard.press("Enter")
     expect(tab.locator("#log [role=status]")).to_have_text("2 of 11 lines")
+    output.data += b"step 1 once more\n"
+    expect(tab.locator("#log [role=status]")).to_have_text("2 of 12 lines")
     assert serious_faults(tab) == []
 
 
@@ -195,7 +203,7 @@ def test_hostile_output_is_text_and_bounded(tab: Page, site: Site) -> None:
     lines = log(tab, site, Output(data))
     expect(lines).to_contain_text("<script>throw 1</script>␛[31mred␇")
     expect(lines).to_contain_text("⟨U+202E⟩exe.gnp")
-    expect(lines).to_contain_text("… 196,000 more characters")
+    expect(lines).to_contain_text("… 196,000 more bytes")
     assert lines.locator("script").count() == 0
 
 
@@ -209,6 +217,38 @@ def test_a_long_log_starts_at_its_end_and_keeps_few_lines(tab: Page, site: Site)
     assert lines.locator(".line").count() <= 5000
 
 
+def test_a_log_in_several_files_is_shown_to_its_end(tab: Page, site: Site) -> None:
+    text = "".join(f"step {number}\n" for number in range(20_000))
+    lines = log(tab, site, Output(text.encode() + b"Traceback: the end\n", file_bytes=100_000), stream="")
+    expect(lines).to_contain_text("Traceback: the end")
+
+
+def numbers(lines: Any) -> list[int]:
+    return [int(text) for text in lines.locator(".line").all_inner_texts()]
+
+
+def test_earlier_lines_join_those_that_are_shown(tab: Page, site: Site) -> None:
+    text = "".join(f"{number}\n" for number in range(200_000))
+    lines = log(tab, site, Output(text.encode(), file_bytes=100_000))
+    assert numbers(lines) == list(range(195_000, 200_000))
+    for _ in range(2):
+        tab.get_by_role("button", name="Earlier").click()
+    until(tab, lambda: lines.locator(".line").first.inner_text() == "191000")
+    assert numbers(lines) == list(range(191_000, 196_000))
+    expect(tab.locator("#log [role=status]")).to_contain_text("of 1,288,890")
+    tab.get_by_label("Follow").check()
+    expect(lines).to_contain_text("199999")
+    assert numbers(lines) == list(range(195_000, 200_000))
+
+
+def test_another_attempt_has_a_log_of_its_own(tab: Page, site: Site) -> None:
+    output = Output(b"of the first attempt\n" * 9)
+    lines = log(tab, site, output)
+    expect(lines.locator(".line")).to_have_count(9)
+    output.data = b"of the second attempt\n"
+    expect(lines.locator(".line")).to_have_text(["of the second attempt"])
+
+
 def test_a_polled_page_is_refreshed_until_it_no_longer_asks(tab: Page, site: Site) -> None:
     count = 0
 
@@ -220,8 +260,20 @@ def test_a_polled_page_is_refreshed_until_it_no_longer_asks(tab: Page, site: Sit
     site.show("", main)
     started_s = time.monotonic()
     tab.goto(site.url)
+    expect(tab.locator("[data-live-state]")).to_have_attribute("data-live-state", "live")
     expect(tab.locator("#state")).to_have_text("3")
+    expect(tab.locator("[data-live-state]")).to_have_attribute("data-live-state", "still")
     assert time.monotonic() - started_s > 1.9
+
+
+def test_a_polled_page_says_that_the_service_is_away(tab: Page, site: Site) -> None:
+    site.show("", '<p data-poll="1">under way</p>')
+    tab.goto(site.url)
+    site.stop()
+    state = tab.locator("[data-live-state]")
+    expect(state).to_contain_text("Not connected. This is as of")
+    site.start()
+    expect(state).to_have_attribute("data-live-state", "live")
 
 
 def test_a_key_is_shown_once(tab: Page, site: Site) -> None:

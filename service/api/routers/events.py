@@ -68,7 +68,7 @@ def follow(
     ] = None,
 ) -> StreamingResponse:
     """Server-sent events: `job` (a change of a job's state), `server` (a change of a server, with its reason), `cycle` (the
-    counts of a cycle) or `changes` (whether anything of `jobs` or of `servers` has changed for anyone; two a second at most). The
+    counts of a cycle) or `changes` (whether anything of `jobs` or of `servers` has changed for anyone; one a second at most). The
     stream ends after 15 minutes, when access rights change, and when the service stops. A client that reconnects to any service
     with `Last-Event-ID` misses no event, but of `changes`, which has no ids: what it reads after the first line is up to date.
     """

@@ -73,7 +73,8 @@ def reserve(dependencies: Deps, change: Change, caller: Caller, body: Reservatio
         number = dependencies.store.add_request(session, request)
         stored = open_reservation(connection, number)
         assert stored is not None
-        return Answer(201, _document(stored, names, now_s, caller), "/v1/reservations")
+        document = _document(stored, names, now_s, caller)
+        return Answer(201, document, "/v1/reservations", target=f"reservation {number}")
 
     return change.ask(effect)
 

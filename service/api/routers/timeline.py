@@ -51,6 +51,11 @@ RESOLUTION_S_MAX = 366 * 86_400.0
 
 MARK_PATTERN = r"^[0-9]{1,18}-[0-9]{1,18}$"
 
+ServersAsked = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=TEXT_MAX)]] | None,
+    Query(max_length=SERVERS_ASKED_MAX, description="Only these servers; repeatable."),
+]
+
 _TIME = {"format": "date-time"}
 _BOUNDS = Field(ge=EARLIEST_S, le=LATEST_S, allow_inf_nan=False)
 _POSITION = (Annotated[float, _BOUNDS], Annotated[float | None, _BOUNDS], SERIAL, SERIAL, INSTANT, TEXT)
@@ -96,10 +101,7 @@ def show_timeline(
             description="Shorter attempts are merged with their neighbours on the same GPUs. 0: none. Increments merge nothing.",
         ),
     ] = 0.0,
-    server: Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=TEXT_MAX)]] | None,
-        Query(max_length=SERVERS_ASKED_MAX, description="Only these servers; repeatable."),
-    ] = None,
+    server: ServersAsked = None,
     changed_since: Annotated[
         str | None,
         Query(pattern=MARK_PATTERN, description="`mark` of an earlier answer: only attempts that changed after it."),
@@ -150,17 +152,18 @@ def show_timeline(
 
 
 @routes.read("/gpus", LIST_JOBS, "Show which attempt holds which GPU", response_model=GpusDocument)
-def show_gpus(caller: Caller, dependencies: Deps) -> Response:
+def show_gpus(caller: Caller, dependencies: Deps, server: ServersAsked = None) -> Response:
     """Every GPU of every server, with the pipeline stage that it computes. GPUs of jobs that the caller may not see are held by
     an unnamed attempt.
     """
     now_s = dependencies.now_s()
     with dependencies.reading() as connection:
         servers = timeline.stored_servers(connection)
+        places = _places(servers, server)
         attempts = timeline.holding(connection)
         specs = staged_specs(connection, open_jobs(attempts, caller))
         reserved = current(timeline.reservations_in(connection, now_s, now_s), now_s)
-    document = gpus_document(servers, reserved, held_gpus(attempts, specs, caller), now_s)
+    document = gpus_document(servers, places, reserved, held_gpus(attempts, specs, caller), now_s)
     return Response(_JSON.dump_json(document), media_type="application/json")
 
 

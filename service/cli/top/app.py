@@ -26,7 +26,7 @@ from service.cli.top.style import CSS
 from service.cli.top.widgets import GpuPane, JobTable
 from service.client import TERMINAL_STATES, ApiError, AsyncClient, ClientError, Unreachable
 from service.domain.access import Role
-from service.simulations.words import count_of
+from service.domain.counts import count_of
 from service.wire.access import IdentityDocument
 
 PERIOD_S = 5.0

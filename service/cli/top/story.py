@@ -11,8 +11,8 @@ from service.cli.job_tables import amount, elapsed_s, gpus, prediction_lines
 from service.cli.output import printable
 from service.cli.top.data import Story
 from service.cli.top.fields import bar, share_done
+from service.domain.counts import count_of
 from service.domain.duration import words_of
-from service.simulations.words import count_of
 from service.wire.jobs import AttemptDocument, EventDocument, JobDocument
 
 LOG_LINES = 60

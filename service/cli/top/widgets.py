@@ -13,7 +13,7 @@ from textual.widgets import DataTable, Static
 
 from service.cli.top.fields import Field, Row, cell, fitted, job_number, matches
 from service.cli.top.gpu_map import Letters, map_text
-from service.simulations.words import count_of
+from service.domain.counts import count_of
 
 Mark = Callable[[int], tuple[str, str]]
 

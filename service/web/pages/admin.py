@@ -1,10 +1,11 @@
 """Keys, users, services, webhooks and the audit log."""
 
 import asyncio
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from service.domain.access import Role
 from service.web.page import Asked
+from service.wire.bodies import JOB_ENDS, JobEventName
 
 KEYS: Final = 200
 """Rows of keys, of users and of webhooks."""
@@ -40,5 +41,7 @@ async def admin(asked: Asked) -> dict[str, Any]:
         "after": after,
         "is_admin": is_admin,
         "roles": [role.value for role in Role],
+        "job_events": get_args(JobEventName),
+        "job_ends": JOB_ENDS,
         "json": "v1/me",
     }

@@ -12,6 +12,9 @@ from service.web.page import Asked
 SERVERS: Final = 100
 """Rows of a page of servers."""
 
+MAPPED_MAX: Final = 500
+"""Servers of a map. Of a larger cluster it has those that the page lists: a browser takes seconds for 10,000 cells."""
+
 ROWS: Final = 366
 """Rows of a table of use: the days of a year."""
 
@@ -20,19 +23,22 @@ STATES: Final = ("up", "drained", "down")
 
 async def cluster(asked: Asked) -> dict[str, Any]:
     """Servers by rack, how many gangs of each size still find room on one server, reservations and what happened."""
-    found, gpus, reservations, events = await asyncio.gather(
-        asked.read.get("v1/cluster"),
-        asked.read.get("v1/gpus"),
+    found, reservations, events = await asyncio.gather(
+        asked.read.get("v1/cluster", by_sight=True),
         asked.read.get("v1/reservations"),
         asked.read.get("v1/cluster/events", {"limit": asked.rows(30)}),
     )
     page = _listed(asked, found["servers"])
+    partial = len(found["servers"]) > MAPPED_MAX
+    shown = [server["name"] for server in page["servers"]] if partial else None
+    # The GPUs of 10,000 servers are megabytes.
+    gpus = {"servers": []} if shown == [] else await asked.read.get("v1/gpus", {"server": shown})
     return {
         "found": found,
         "states": Counter(server["state"] for server in found["servers"]),
         **page,
         "fragments": fragments(found["servers"]),
-        "map": map_of(gpus["servers"], {server["name"] for server in page["servers"]}),
+        "map": map_of(gpus["servers"], partial=partial),
         "reservations": reservations["reservations"],
         "events": events["items"],
         "json": "v1/cluster",

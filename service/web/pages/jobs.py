@@ -1,11 +1,13 @@
 """The queue, the list of jobs, and the story of one job."""
 
 import asyncio
+import re
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from policies.lifecycle import TERMINAL, JobState
 from service.domain.access import Role
+from service.web.charts import time_axis
 from service.web.page import Asked
 from service.web.stage_drawing import drawing_of
 
@@ -16,6 +18,9 @@ EVENTS: Final = 500
 """Changes of a job on its page, and its progress reports in one read."""
 
 ATTEMPTS: Final = 100
+"""Attempts on the page of a job: the newest."""
+
+ATTEMPTS_READS: Final = 20
 
 REPORTS_READS: Final = 4
 """Reads of progress reports at most. Long curves are thinned out to a few hundred points in the end."""
@@ -24,6 +29,9 @@ POINTS: Final = 300
 """Points of the chart of progress."""
 
 STATES: Final = tuple(state.value for state in JobState)
+_FORESEEN: Final = re.compile(
+    r" (?:Will preempt jobs? [0-9, ]+|Job \d+ will preempt it) at \S+, if nothing changes before\."
+)
 _ENDED: Final = frozenset(state.value for state in TERMINAL)
 
 
@@ -34,7 +42,15 @@ async def queue(asked: Asked) -> dict[str, Any]:
         asked.read.get("v1/queue/jobs", {"limit": asked.rows(PAGE), "after": after}), asked.read.get("v1/queue")
     )
     paused = any(pause["scope"] == "queue" for pause in parts["pauses"])
-    return {"found": found, "parts": parts, "paused": paused, "after": after, "json": "v1/queue/jobs"}
+    return {
+        "found": found,
+        "parts": parts,
+        "paused": paused,
+        "after": after,
+        "starts": time_axis(found["items"], "start"),
+        "ends": time_axis(found["items"], "end"),
+        "json": "v1/queue/jobs",
+    }
 
 
 async def jobs(asked: Asked) -> dict[str, Any]:
@@ -73,11 +89,11 @@ async def job(asked: Asked) -> dict[str, Any]:
     ended = found["state"] in _ENDED
     events, attempts, explanation, prediction, placed, reports = await asyncio.gather(
         asked.read.get(f"{path}/events", {"limit": asked.rows(EVENTS)}),
-        asked.read.get(f"{path}/attempts", {"limit": asked.rows(ATTEMPTS)}),
+        _rows(asked, f"{path}/attempts", ATTEMPTS_READS),
         asked.read.get_or(None, f"{path}/explanation"),
         asked.read.get_or(None, f"{path}/prediction"),
         asked.read.get_or(None, f"{path}/placement"),
-        _reports(asked, path),
+        _rows(asked, f"{path}/progress", REPORTS_READS),
     )
     mine = asked.caller.changes(found["user"] or "")
     return {
@@ -85,13 +101,14 @@ async def job(asked: Asked) -> dict[str, Any]:
         "ended": ended,
         "events": events["items"],
         "events_more": events["next"] is not None,
-        "attempts": attempts["items"],
-        "attempts_more": attempts["next"] is not None,
+        "attempts": attempts[-ATTEMPTS:],
         "explanation": explanation,
+        # What is foreseen stands beside it, with links and in the reader's zone.
+        "why": None if explanation is None else _FORESEEN.sub("", explanation["sentence"]),
         "prediction": prediction,
         "placed": placed,
         "drawing": drawing_of(placed),
-        "chart": _progress_chart(prediction, reports),
+        "chart": _progress_chart(prediction, _thinned(reports)),
         "mine": mine,
         "reads_output": asked.caller.reads_output(found["user"] or ""),
         "may_submit": asked.caller.role.covers(Role.SUBMITTER),
@@ -100,17 +117,22 @@ async def job(asked: Asked) -> dict[str, Any]:
     }
 
 
-async def _reports(asked: Asked, path: str) -> list[Any]:
-    """Progress reports, oldest first: at most :data:`POINTS` of them, with the newest one that was read."""
+async def _rows(asked: Asked, path: str, reads_max: int) -> list[Any]:
+    """A list of the API, oldest first, as far as so many reads come."""
     found: list[Any] = []
     after: str | None = None
-    for _ in range(REPORTS_READS):
-        part = await asked.read.get(f"{path}/progress", {"limit": asked.rows(EVENTS), "after": after})
+    for _ in range(reads_max):
+        part = await asked.read.get(path, {"limit": asked.rows(EVENTS), "after": after})
         found += part["items"]
         if (after := part["next"]) is None:
             break
-    step = -(-len(found) // POINTS) or 1
-    return found[-1::-step][::-1]
+    return found
+
+
+def _thinned(reports: list[Any]) -> list[Any]:
+    """At most :data:`POINTS` of the reports, with the newest."""
+    step = -(-len(reports) // POINTS) or 1
+    return reports[-1::-step][::-1]
 
 
 def _progress_chart(prediction: dict[str, Any] | None, reports: list[Any]) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any, Final
 
 from service.api.documents import seconds_of
-from service.web.charts import Line, use_chart
+from service.web.charts import Line, time_axis, use_chart
 from service.web.page import Asked
 from service.web.reader import Reader, Unavailable
 
@@ -22,9 +22,9 @@ USE_PAGES_MAX: Final = 10
 async def overview(asked: Asked) -> dict[str, Any]:
     """What runs, what is next, and what needs attention."""
     now, running, queue, use = await asyncio.gather(
-        asked.read.get("v1/overview"),
-        asked.read.get("v1/jobs", {"state": ["starting", "running"], "limit": asked.rows(SHOWN + 1)}),
-        asked.read.get_or(None, "v1/queue/jobs", {"limit": asked.rows(SHOWN)}),
+        asked.read.get("v1/overview", by_sight=True),
+        asked.read.get("v1/jobs", {"state": ["starting", "running"], "limit": asked.rows(SHOWN + 1)}, by_sight=True),
+        asked.read.get_or(None, "v1/queue/jobs", {"limit": asked.rows(SHOWN)}, by_sight=True),
         _use(asked.read),
     )
     return {
@@ -32,6 +32,7 @@ async def overview(asked: Asked) -> dict[str, Any]:
         "running": running["items"][:SHOWN],
         "running_more": len(running["items"]) > SHOWN or running["next"] is not None,
         "queue": None if queue is None else queue["items"],
+        "starts": None if queue is None else time_axis(queue["items"], "start"),
         "use": use,
         "json": "v1/overview",
     }

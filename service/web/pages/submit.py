@@ -7,6 +7,8 @@ import yaml
 from starlette.concurrency import run_in_threadpool
 
 from policies.registry import policy_names
+from service.api.deps import dependencies_of
+from service.simulations.request import CURRENT, SHADOW
 from service.web.page import Asked
 
 _LEFT_OUT: Final = ("secret_env",)
@@ -34,7 +36,9 @@ async def submit(asked: Asked) -> dict[str, Any]:
         }
         # A body of a megabyte takes seconds.
         text = await run_in_threadpool(yaml.safe_dump, given, sort_keys=False, allow_unicode=True, width=100)
-    me, cluster = await asyncio.gather(asked.read.get("v1/me"), asked.read.get_or({"servers": []}, "v1/cluster"))
+    me, cluster = await asyncio.gather(
+        asked.read.get("v1/me"), asked.read.get_or({"servers": []}, "v1/cluster", by_sight=True)
+    )
     return {
         "text": text,
         "again": again,
@@ -48,7 +52,9 @@ async def what_if(asked: Asked) -> dict[str, Any]:
     """Simulations of other policies and servers: a form, and those that were made."""
     after = asked.query("after")
     found = await asked.read.get("v1/simulations", {"limit": asked.rows(30), "after": after})
-    return {"found": found, "after": after, "policies": policy_names(), "json": "v1/simulations"}
+    settings = dependencies_of(asked.request).settings
+    choices = [CURRENT, *([SHADOW] if settings.shadow_policy else []), *policy_names()]
+    return {"found": found, "after": after, "choices": choices, "json": "v1/simulations"}
 
 
 async def simulation(asked: Asked) -> dict[str, Any]:

@@ -54,30 +54,39 @@ async function problemOf(response: Response): Promise<ApiError> {
   return new ApiError(response.status, message, faults);
 }
 
+const TIMEOUT_MS = 60_000;
+/** Idempotency keys of requests whose outcome is unknown: the same request, made again, must not act twice. */
+const unanswered = new Map<string, string>();
+
 /** Call the API. Raises ApiError; an ended session leads to the page of signing in. */
-export async function call(
-  method: string,
-  path: string | URL,
-  body?: unknown,
-  options: { signal?: AbortSignal; key?: string } = {},
-): Promise<Response> {
+export async function call(method: string, path: string | URL, body?: unknown, signal?: AbortSignal): Promise<Response> {
+  const target = typeof path === "string" ? url(path) : path;
+  const text = body === undefined ? null : JSON.stringify(body);
   const headers: Record<string, string> = { Accept: "application/json" };
-  if (body !== undefined) headers["Content-Type"] = "application/json";
+  if (text !== null) headers["Content-Type"] = "application/json";
   if (method !== "GET") headers["X-CSRF-Token"] = meta("csrf-token");
-  if (method === "POST") headers["Idempotency-Key"] = options.key ?? randomKey();
+  const request = `${target.href} ${text}`;
+  if (method === "POST") {
+    const key = unanswered.get(request) ?? randomKey();
+    unanswered.set(request, key);
+    headers["Idempotency-Key"] = key;
+  }
+  const timeout = AbortSignal.timeout(TIMEOUT_MS);
   let response: Response;
   try {
-    response = await fetch(typeof path === "string" ? url(path) : path, {
+    response = await fetch(target, {
       method,
       headers,
       credentials: "same-origin",
-      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
-      ...(options.signal ? { signal: options.signal } : {}),
+      body: text,
+      signal: signal ? AbortSignal.any([signal, timeout]) : timeout,
     });
   } catch (error) {
-    if (options.signal?.aborted) throw error;
+    if (signal?.aborted) throw error;
     throw new ApiError(0, "The service does not answer. Check the connection, then try again.");
   }
+  // After an answer of 500 and more, which may be a proxy's, nothing is known either.
+  if (response.status < 500) unanswered.delete(request);
   if (isSignedOut(response)) signIn();
   if (!response.ok) throw await problemOf(response);
   return response;

@@ -26,10 +26,13 @@ const ROWS_MAX = 200;
 
 const count = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
 
-/** The clock at each tick; the day as well where it is not today and changes. */
-function clocks(times: readonly number[]): string[] {
+/** The clock at each tick, with seconds where ticks are closer than a minute; the day as well where it is not today and changes. */
+function clocks(times: readonly number[]): (string | null)[] {
   const dates = times.map((time) => new Date(time * 1000));
-  return dates.map((date, place) => moment(date, place > 0 ? (dates[place - 1] as Date) : new Date()).replace(", ", "\n"));
+  const seconds = times.length > 1 && (times[1] as number) - (times[0] as number) < 60;
+  const texts = dates.map((date, place) => moment(date, place > 0 ? (dates[place - 1] as Date) : new Date(), seconds).replace(", ", "\n"));
+  // Ticks within a second have one label.
+  return texts.map((text, place) => (place > 0 && text === texts[place - 1] ? null : text));
 }
 
 function axis(ink: Ink, label: string): uPlot.Axis {
@@ -135,7 +138,7 @@ function words(chart: Chart): string {
 function table(chart: Chart): HTMLElement {
   const [names, rows] =
     chart.kind === "progress"
-      ? [["Time", "Iterations"], chart.at.map((time, index) => [moment(new Date(time)), String(chart.iteration[index])])]
+      ? [["Time", "Iterations"], chart.at.map((time, index) => [moment(new Date(time), new Date(), true), String(chart.iteration[index])])]
       : [["Actual", "Predicted"], chart.actual.map((actual, index) => [String(actual), String(chart.predicted[index])])];
   const body = el("tbody");
   for (const row of rows.slice(-ROWS_MAX)) body.append(el("tr", {}, ...row.map((text) => el("td", { class: "num" }, text))));

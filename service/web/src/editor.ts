@@ -5,7 +5,7 @@ import { EditorState } from "@codemirror/state";
 import { EditorView, drawSelection, highlightActiveLine, keymap, lineNumbers, placeholder } from "@codemirror/view";
 import { ApiError, call } from "./api";
 import { el, url } from "./dom";
-import { type Plans, planCard } from "./plan-card";
+import { type Plan, type Plans, planCard } from "./plan-card";
 import type { Schemas } from "./schema";
 import type { Widget } from "./widgets";
 import type { TextFault } from "./yaml-text";
@@ -133,6 +133,8 @@ class Editor implements Widget {
   private async send(plan: string | undefined, submit: string | undefined): Promise<void> {
     const text = this.view.state.doc.toString();
     this.say(null);
+    this.help.showFaults(this.view, []);
+    this.showPlan([]);
     const broken = this.yaml.faultsOf(text);
     if (broken.length) {
       this.fail("The text is not YAML.", broken);
@@ -141,7 +143,7 @@ class Editor implements Widget {
     try {
       const body: unknown = this.yaml.valueOf(text);
       const answer: unknown = await (await call("POST", plan ?? submit ?? "v1/jobs", body)).json();
-      if (plan) this.showPlan(answer as Plans);
+      if (plan) this.showPlan((answer as Plans).plans);
       else location.assign(url(pageOf(answer)));
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
@@ -164,20 +166,21 @@ class Editor implements Widget {
     this.form?.querySelector("[data-errors]")?.replaceChildren(...(content ? [content] : []));
   }
 
-  private showPlan(plans: Plans): void {
+  /** Show what would happen; nothing: that is not known. */
+  private showPlan(plans: readonly Plan[]): void {
     const result = document.querySelector<HTMLElement>("[data-plan-result]");
     const section = result?.closest("section");
-    result?.replaceChildren(...plans.plans.map(planCard));
-    if (section) section.hidden = false;
-    section?.scrollIntoView({ block: "nearest" });
+    result?.replaceChildren(...plans.map(planCard));
+    if (!section) return;
+    section.hidden = !plans.length;
+    if (plans.length) section.scrollIntoView({ block: "nearest" });
   }
 }
 
 /** The page of what was submitted: the job, or the list if there are several. */
 function pageOf(answer: unknown): string {
-  const { id, ids, jobs } = answer as { id?: unknown; ids?: unknown[]; jobs?: { id?: unknown }[] };
-  const all = ids ?? jobs?.map((job) => job.id) ?? [id];
-  return all.length === 1 && typeof all[0] === "number" ? `jobs/${all[0]}` : "jobs";
+  const { id } = answer as { id?: number };
+  return id === undefined ? "jobs" : `jobs/${id}`;
 }
 
 export async function mount(host: HTMLElement): Promise<Widget> {

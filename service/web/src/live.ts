@@ -2,17 +2,18 @@
 // Since the whole page is fetched, no event can be missed, and what the page shows is always one answer of the service.
 import { Idiomorph } from "idiomorph";
 import { isSignedOut, signIn } from "./api";
-import { all, el, meta, url } from "./dom";
+import { all, el, isTyping, url } from "./dom";
 import { prepareTables } from "./tables";
 import { localise, moment } from "./times";
 import { isWidget, mountWidgets, refreshWidget } from "./widgets";
 
-type State = "connecting" | "live" | "reconnecting" | "offline" | "stale";
+/** "still": the page changes no more by itself. */
+type State = "connecting" | "live" | "reconnecting" | "offline" | "stale" | "still";
 
-const EVENTS = ["job", "server", "cycle"];
+const EVENTS = ["job", "server", "changes"];
 const GAP_MS = 1000;
 /** Longest pause between two refreshes while events keep coming: many open pages must cost the service little. */
-const GAP_MS_MAX = 5000;
+const GAP_MS_MAX = 15_000;
 /** A refresh may take this part of the time at most. */
 const SHARE_MAX = 0.1;
 /** Forecasts and ages change without an event. */
@@ -24,6 +25,9 @@ const FETCH_MS_MAX = 30_000;
 let sources: EventSource[] = [];
 let topics: string[] = [];
 let failures = 0;
+/** How often streams were refused since all were open, and when to ask for them again: there may be too many. */
+let refused = 0;
+let reopenAtMs = 0;
 let gapMs = GAP_MS;
 let refreshedAtMs = 0;
 let freshAt = new Date();
@@ -47,7 +51,10 @@ function mayChange(old: Node, fresh: Node): boolean {
     refreshWidget(old, fresh);
     return false;
   }
-  if (old instanceof HTMLFormElement) return !old.contains(document.activeElement) && ![...old.elements].some(isDirty);
+  if (old instanceof HTMLFormElement) {
+    const active = document.activeElement;
+    return !(old.contains(active) && isTyping(active)) && ![...old.elements].some(isDirty);
+  }
   if (old instanceof HTMLInputElement || old instanceof HTMLTextAreaElement || old instanceof HTMLSelectElement) return !isDirty(old);
   if (old instanceof HTMLDialogElement && old.open) return false;
   if (old instanceof Text) {
@@ -72,15 +79,15 @@ function morph(text: string): void {
   });
   if (page.title) document.title = page.title;
   const token = page.querySelector<HTMLMetaElement>('meta[name="csrf-token"]')?.content;
-  if (token && token !== meta("csrf-token")) document.querySelector('meta[name="csrf-token"]')?.setAttribute("content", token);
+  if (token) document.querySelector('meta[name="csrf-token"]')?.setAttribute("content", token);
   mountWidgets(old);
-  document.dispatchEvent(new Event("sooner:refreshed"));
 }
 
 function show(state: State): void {
   const text: Record<State, string> = {
     connecting: "Connecting",
     live: "Live",
+    still: "",
     reconnecting: "Reconnecting",
     offline: `Not connected. This is as of ${moment(freshAt, new Date(), true)}`,
     stale: `Out of date. This is as of ${moment(freshAt, new Date(), true)}`,
@@ -89,17 +96,25 @@ function show(state: State): void {
   for (const element of all(document, "[data-live-state]")) {
     if (element.getAttribute("data-live-state") === state) continue;
     element.setAttribute("data-live-state", state);
-    element.replaceChildren(el("span", { class: "dot", "aria-hidden": "true" }), el("span", { class: "text" }, text[state]));
+    element.replaceChildren(...(text[state] ? [el("span", { class: "dot", "aria-hidden": "true" }), el("span", { class: "text" }, text[state])] : []));
     element.title = text[state];
   }
 }
 
+/** Seconds between two refreshes that [data-poll] asks for, for what has no events; 0: none are asked for. */
+function pollS(): number {
+  return Number(document.querySelector<HTMLElement>("[data-poll]")?.dataset["poll"] ?? 0);
+}
+
 function settle(): void {
-  const open = sources.length > 0 && sources.every((source) => source.readyState === EventSource.OPEN);
-  if (!topics.length) return;
-  if (!navigator.onLine || (!open && failures >= 2)) show("offline");
-  else if (open) show(failures > 0 ? "stale" : "live");
-  else show("reconnecting");
+  if (!topics.length && !pollS()) {
+    show("still");
+    return;
+  }
+  const open = topics.length ? areOpen() : failures === 0;
+  // A service on this machine answers without any network, so the browser's word does not count against an open stream.
+  if (open) show(failures > 0 ? "stale" : "live");
+  else show(failures >= 2 || !navigator.onLine ? "offline" : "reconnecting");
 }
 
 async function refresh(): Promise<void> {
@@ -129,7 +144,9 @@ async function refresh(): Promise<void> {
   const busy = nowMs - refreshedAtMs < 2 * gapMs + 500;
   gapMs = Math.max(Math.min(busy ? gapMs * 1.5 : GAP_MS, GAP_MS_MAX), (nowMs - startedMs) / SHARE_MAX);
   refreshedAtMs = nowMs;
-  if (failures === 0 && sources.some((source) => source.readyState === EventSource.CLOSED)) connect();
+  if (failures === 0 && nowMs >= reopenAtMs) {
+    sources = sources.map((source, place) => (source.readyState === EventSource.CLOSED ? follow(topics[place] as string) : source));
+  }
   wait();
   settle();
 }
@@ -140,9 +157,9 @@ export function expectChange(): void {
   expectedMs = ACCEPTED_MS.map((delayMs) => nowMs + delayMs);
 }
 
-/** How long until the next refresh without an event. [data-poll] names the seconds for what has no events. */
+/** How long until the next refresh without an event. */
 function wait(): void {
-  const polled = Number(document.querySelector<HTMLElement>("[data-poll]")?.dataset["poll"] ?? 0);
+  const polled = pollS();
   if (failures > 0) later(Math.min(1000 * 2 ** failures, RETRY_MS_MAX));
   else if (polled > 0) later(Math.max(polled * 1000, GAP_MS));
   else if (topics.length) later(IDLE_MS);
@@ -159,8 +176,9 @@ export async function refreshNow(): Promise<void> {
   await running;
 }
 
-/** Refresh in so many milliseconds, unless that happens sooner anyway. */
+/** Refresh in so many milliseconds, unless that happens sooner anyway. A page that is not seen is refreshed when it is. */
 function later(delayMs: number): void {
+  if (document.hidden) return;
   const atMs = performance.now() + delayMs * (1 + Math.random() / 5);
   if (atMs >= dueAtMs) return;
   dueAtMs = atMs;
@@ -179,24 +197,38 @@ function disconnect(): void {
   dueAtMs = Infinity;
 }
 
+function areOpen(): boolean {
+  return sources.length > 0 && sources.every((source) => source.readyState === EventSource.OPEN);
+}
+
+function follow(topic: string): EventSource {
+  const source = new EventSource(url(`v1/events?topic=${encodeURIComponent(topic)}`));
+  // What changed between the page's answer and now, or while there was no stream, is in the page that is fetched now.
+  source.addEventListener("open", () => {
+    if (areOpen()) refused = 0;
+    settle();
+    changed();
+  });
+  for (const name of EVENTS) source.addEventListener(name, changed);
+  source.addEventListener("error", () => {
+    if (!sources.includes(source)) return;
+    settle();
+    if (source.readyState !== EventSource.CLOSED) {
+      later(3 * GAP_MS);
+      return;
+    }
+    // It was refused: the page's own answer says whether the session has ended or the service is away.
+    const delayMs = Math.min(GAP_MS * 2 ** refused, RETRY_MS_MAX);
+    refused += 1;
+    reopenAtMs = performance.now() + delayMs;
+    later(delayMs);
+  });
+  return source;
+}
+
 function connect(): void {
   disconnect();
-  sources = topics.map((topic) => {
-    const source = new EventSource(url(`v1/events?topic=${encodeURIComponent(topic)}`));
-    // What changed between the page's answer and now, or while there was no stream, is in the page that is fetched now.
-    source.addEventListener("open", () => {
-      settle();
-      changed();
-    });
-    for (const name of EVENTS) source.addEventListener(name, changed);
-    source.addEventListener("error", () => {
-      if (!sources.includes(source)) return;
-      settle();
-      // A closed stream was refused: the page's own answer says whether the session has ended or the service is away.
-      later(source.readyState === EventSource.CLOSED ? GAP_MS : 3 * GAP_MS);
-    });
-    return source;
-  });
+  sources = topics.map(follow);
 }
 
 function resume(): void {
@@ -205,10 +237,9 @@ function resume(): void {
 }
 
 export function installLive(): void {
-  const wanted = document.body.dataset["live"] ?? "none";
-  topics = wanted === "none" ? [] : wanted === "all" ? ["jobs", "servers"] : wanted.split(" ").filter(Boolean);
-  if (!topics.length && !document.querySelector("[data-poll]")) return;
-  if (topics.length) show("connecting");
+  topics = (document.body.dataset["live"] ?? "").split(" ").filter(Boolean);
+  if (!topics.length && !pollS()) return;
+  show("connecting");
   if (!document.hidden) connect();
   wait();
   // A browser opens six connections to one origin: a page that is not seen must not hold one.
@@ -217,7 +248,7 @@ export function installLive(): void {
   addEventListener("pageshow", (event) => {
     if (event.persisted) resume();
   });
-  addEventListener("online", resume);
-  addEventListener("offline", settle);
+  addEventListener("online", () => document.hidden || resume());
+  addEventListener("offline", changed);
 }
 

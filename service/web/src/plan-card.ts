@@ -16,7 +16,7 @@ interface TrainingPlan {
   warnings: string[];
 }
 
-interface Plan {
+export interface Plan {
   name: string;
   gpus: number;
   prediction: { unit: string; p10: number; p50: number; p90: number; source: string; model_version: string | null } | null;
@@ -32,6 +32,10 @@ interface Plan {
 
 export interface Plans {
   plans: Plan[];
+}
+
+function gpus(count: number): string {
+  return `${count.toLocaleString()} ${count === 1 ? "GPU" : "GPUs"}`;
 }
 
 function size(value: number, unit: string): string {
@@ -75,8 +79,8 @@ export function planCard(plan: Plan): HTMLElement {
   } else cards.append(card("Predicted", "nothing yet", "there is no history to predict from"));
   cards.append(time("Starts", plan.start_at, plan.reason));
   cards.append(time("Finishes", plan.finish_at, plan.start_at ? plan.reason : null));
-  const where = plan.placement.map((each) => `${each.gpus} on ${each.server}`).join(", ");
-  cards.append(card("Best placement", where || "none", `${plan.gpus} ${plan.gpus === 1 ? "GPU" : "GPUs"}`, plan.fits_now ? "free now" : "not free now"));
+  const where = plan.placement.map((each) => `${gpus(each.gpus)} on ${each.server}`).join(", ");
+  cards.append(card("Best placement", where || "none", plan.placement.length > 1 && `${gpus(plan.gpus)} in all`, plan.fits_now ? "free now" : "not free now"));
   const seconds = training?.iteration?.time_s ?? plan.iteration_s;
   if (seconds !== null) {
     const found = training?.iteration;

@@ -6,6 +6,7 @@ interface Order {
   down: boolean;
 }
 
+const COLLATOR = new Intl.Collator(undefined, { numeric: true });
 const orders = new Map<string, Order>();
 
 function value(row: HTMLTableRowElement, column: number): string {
@@ -13,23 +14,26 @@ function value(row: HTMLTableRowElement, column: number): string {
   return cell?.dataset["value"] ?? cell?.querySelector("time")?.dateTime ?? cell?.textContent?.trim() ?? "";
 }
 
-function compare(left: string, right: string, kind: string): number {
-  if (kind !== "number") return left.localeCompare(right, undefined, { numeric: true });
-  const [a, b] = [Number.parseFloat(left), Number.parseFloat(right)];
-  // Rows without a number come last in either direction; the caller never flips these.
-  return Number.isNaN(a) || Number.isNaN(b) ? Number(Number.isNaN(a)) - Number(Number.isNaN(b)) : a - b;
+/** The number in a cell such as "1,234", "× 1.30" or "80%"; NaN if there is none. */
+function numberOf(text: string): number {
+  const plain = text === "" ? Number.NaN : Number(text);
+  return Number.isNaN(plain) ? Number.parseFloat(text.replace(/[^\d.-]/g, "")) : plain;
 }
 
 function apply(table: HTMLTableElement, order: Order): void {
   const head = table.tHead?.rows[0]?.cells[order.column];
   const body = table.tBodies[0];
   if (!head || !body) return;
-  const kind = head.dataset["sort"] ?? "text";
-  const empty = (text: string) => text === "" || text === "–" || (kind === "number" && Number.isNaN(Number.parseFloat(text)));
-  const rows = [...body.rows].map((row) => ({ row, key: value(row, order.column) }));
+  const numeric = head.dataset["sort"] === "number";
+  const rows = [...body.rows].map((row) => {
+    const text = value(row, order.column);
+    const size = numeric ? numberOf(text) : 0;
+    return { row, text, size, missing: Number(text === "" || text === "–" || Number.isNaN(size)) };
+  });
   rows.sort((left, right) => {
-    const missing = Number(empty(left.key)) - Number(empty(right.key));
-    return missing || compare(left.key, right.key, kind) * (order.down ? -1 : 1);
+    // Rows without a value come last in either direction.
+    if (left.missing || right.missing) return left.missing - right.missing;
+    return (numeric ? left.size - right.size : COLLATOR.compare(left.text, right.text)) * (order.down ? -1 : 1);
   });
   if (rows.some(({ row }, place) => body.rows[place] !== row)) body.append(...rows.map(({ row }) => row));
   for (const cell of table.tHead?.rows[0]?.cells ?? []) cell.removeAttribute("aria-sort");
@@ -71,8 +75,28 @@ function filter(input: HTMLInputElement, within: ParentNode): void {
   if (count) count.textContent = words.length ? `${shown} of ${table?.tBodies[0]?.rows.length ?? 0} rows` : "";
 }
 
-/** Make the tables below a node sortable, and repeat what the reader chose. */
+/** The words of a heading, without the small print beside them. */
+function nameOf(head: HTMLTableCellElement): string {
+  const words = [...(head.querySelector("button") ?? head).childNodes].filter((node) => node.nodeType === Node.TEXT_NODE);
+  return words.map((node) => node.textContent).join("").trim();
+}
+
+/** Name each cell after its column: a narrow page shows a row as a block of named values. */
+function named(table: HTMLTableElement): void {
+  const names = [...(table.tHead?.rows[0]?.cells ?? [])].map(nameOf);
+  if (!names.length) return;
+  for (const body of table.tBodies)
+    for (const row of body.rows)
+      for (const cell of row.cells) {
+        cell.dataset["name"] = names[cell.cellIndex] ?? "";
+        cell.classList.toggle("nothing", ["", "–"].includes(cell.textContent?.trim() ?? ""));
+      }
+  table.classList.add("named");
+}
+
+/** Make the tables below a node sortable, name their cells, and repeat what the reader chose. */
 export function prepareTables(below: ParentNode): void {
+  for (const table of all<HTMLTableElement>(below, "table.data")) named(table);
   for (const table of all<HTMLTableElement>(below, "table[data-sortable]")) sortable(table);
   for (const input of all<HTMLInputElement>(document, "input[data-filter]")) if (input.value) filter(input, below);
 }

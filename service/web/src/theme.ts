@@ -9,12 +9,6 @@ function current(): Theme {
   return THEMES.find((theme) => theme === found) ?? "auto";
 }
 
-/** Is the page dark now? */
-export function isDark(): boolean {
-  const theme = current();
-  return theme === "dark" || (theme === "auto" && matchMedia("(prefers-color-scheme: dark)").matches);
-}
-
 /** Call when the page turns light or dark. Returns the way to stop. */
 export function onTheme(changed: () => void): () => void {
   const media = matchMedia("(prefers-color-scheme: dark)");

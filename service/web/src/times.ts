@@ -24,7 +24,7 @@ export function duration(seconds: number): string {
 }
 
 /** "5 min ago", "in 2 h 10 min", "now": one unit, two for what is hours ahead. */
-export function ago(then: Date, now: Date): string {
+function ago(then: Date, now: Date): string {
   const size = (now.getTime() - then.getTime()) / 1000;
   const span = Math.abs(size);
   if (span < 5) return "now";

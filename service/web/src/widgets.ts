@@ -11,6 +11,8 @@ type Mount = (element: HTMLElement) => Widget | Promise<Widget>;
 
 const LOADERS: Record<string, () => Promise<{ mount: Mount }>> = {};
 const mounted = new Map<Element, Widget | null>();
+/** Each refresh tries again to load these; the failure is announced once. */
+const failed = new WeakSet<Element>();
 
 export function register(name: string, load: () => Promise<{ mount: Mount }>): void {
   LOADERS[name] = load;
@@ -35,10 +37,13 @@ async function start(element: HTMLElement): Promise<void> {
     if (element.isConnected && mounted.has(element)) mounted.set(element, widget);
     else widget.destroy?.();
     element.dataset["mounted"] = "";
+    failed.delete(element);
   } catch (error) {
     mounted.delete(element);
     element.dataset["mounted"] = "failed";
     element.append(el("p", { class: "error" }, "This part of the page could not be loaded. Reload the page to try again."));
+    if (failed.has(element)) return;
+    failed.add(element);
     announce(`A part of the page could not be loaded: ${error instanceof Error ? error.message : String(error)}`, "error");
   }
 }

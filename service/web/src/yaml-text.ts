@@ -12,6 +12,13 @@ export interface TextFault {
 /** What is wrong with the text as YAML. */
 export function faultsOf(text: string): TextFault[] {
   const { errors } = parseDocument(text, { prettyErrors: false });
+  if (!errors.length) {
+    try {
+      valueOf(text);
+    } catch (error) {
+      return [{ from: 0, to: 0, severity: "error", message: String(error) }];
+    }
+  }
   return errors.map((error) => ({ from: Math.min(error.pos[0], text.length), to: Math.min(error.pos[1], text.length), severity: "error", message: error.message }));
 }
 

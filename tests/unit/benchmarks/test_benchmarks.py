@@ -69,10 +69,10 @@ def test_what_a_forecast_costs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 def test_how_right_forecasts_are(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["forecast_accuracy", "--jobs", "40", "--tellings", "3", "--policies", "fifo", "--load", "1.5"]
+    arguments = ["forecast_accuracy", "--jobs", "40", "--instants", "5", "--policy", "fifo", "--load", "1.5"]
     monkeypatch.setattr(sys, "argv", [*arguments, "--samples", "5"])
     forecast_accuracy.main()
-    rows = _rows(capsys.readouterr().out, 1)
-    (finish,) = (row for row in rows if row[1:3] == ["finish", "all"])
-    assert int(finish[3]) >= int(finish[4]) > 0
-    assert finish[5].endswith("%")
+    rows = _rows(capsys.readouterr().out, 2)
+    (finish,) = (row for row in rows if row[:2] == ["finish", "all"])
+    assert int(finish[2]) >= int(finish[3]) > 0
+    assert sum(cell.endswith("%") for cell in finish) == 3, "without arrivals, with arrivals, and calibrated"

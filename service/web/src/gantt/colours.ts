@@ -85,11 +85,12 @@ export class Looks {
   private readonly places = new Map<string, number>();
   private readonly patterns = new Map<number, CanvasPattern | string>();
 
-  /** Give looks to new keys, the most frequent first. */
-  assign(counts: ReadonlyMap<string, number>): void {
+  /** Give looks to new keys, the most frequent first. Were there any? */
+  assign(counts: ReadonlyMap<string, number>): boolean {
     const fresh = [...counts].filter(([key]) => !this.places.has(key));
     fresh.sort((left, right) => right[1] - left[1] || (left[0] < right[0] ? -1 : 1));
     for (const [key] of fresh) this.places.set(key, this.places.size);
+    return fresh.length > 0;
   }
 
   colour(key: string): string {
@@ -106,9 +107,5 @@ export class Looks {
       this.patterns.set(number, found);
     }
     return found;
-  }
-
-  get keys(): string[] {
-    return [...this.places.keys()];
   }
 }

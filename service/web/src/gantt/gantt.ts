@@ -15,6 +15,13 @@ const CHIPS_MAX = 8;
 const TABLE_ROWS_MAX = 200;
 const REFETCH_MS = 350;
 const TICK_MS = 5000;
+/** A view of everything is loaded anew when its period has grown by this factor: a page may stay open for weeks. */
+const GROWTH_MAX = 1.25;
+
+interface Point {
+  x: number;
+  y: number;
+}
 
 type Hit = { bar: Bar } | { server: Server } | { rack: Rack } | null;
 
@@ -46,7 +53,8 @@ class Gantt implements Widget {
   private hovered: Attempt | null = null;
   private frame = 0;
   private refetch = 0;
-  private readonly pointers = new Map<number, PointerEvent>();
+  /** Where each pointer that is down was last. */
+  private readonly pointers = new Map<number, Point>();
   private moved = 0;
   private readonly stops: (() => void)[] = [];
 
@@ -79,6 +87,7 @@ class Gantt implements Widget {
       this.button("Rows", "Change the height of the rows", () => this.setDense(this.gpuPx > 6)),
     );
     this.canvas.setAttribute("aria-label", "Timeline of GPUs. Arrow keys select attempts, plus and minus zoom, Enter opens the job.");
+    this.summary.textContent = "Loading the attempts.";
     this.host.replaceChildren(tools, this.chips, el("div", { class: "gantt-box" }, this.canvas, this.tip), this.said, this.summary, this.details);
   }
 
@@ -137,14 +146,15 @@ class Gantt implements Widget {
   private async update(): Promise<void> {
     let changed: Attempt[];
     try {
-      changed = await this.source.update();
+      changed = await (this.fitted && this.source.growth > GROWTH_MAX ? this.source.load(null, 0) : this.source.update());
     } catch (error) {
       // The page shows whether the service answers; the chart keeps what it has.
       if (!(error instanceof ApiError)) throw error;
       return;
     }
     performance.mark("gantt-update");
-    this.looks.assign(this.barsOf(changed));
+    if (this.looks.assign(this.barsOf(changed))) this.colour();
+    this.reselect();
     if (this.model.servers.length === this.laidOut) this.model.layOut(this.gpuPx);
     else this.resize();
     this.summarise();
@@ -153,6 +163,14 @@ class Gantt implements Widget {
     if (this.details.open) this.fillTable();
     performance.measure("gantt-update", "gantt-update");
     this.host.dataset["updates"] = String(Number(this.host.dataset["updates"] ?? 0) + 1);
+  }
+
+  /** Keep the selection on the bar that an answer has put in its place. */
+  private reselect(): void {
+    if (!this.selected) return;
+    const { attempt, server, first } = this.selected;
+    const bars = this.model.attempts.get(attempt.id)?.bars ?? [];
+    this.selected = bars.find((bar) => bar.server === server && bar.first === first) ?? bars[0] ?? null;
   }
 
   private get now(): number {
@@ -194,7 +212,7 @@ class Gantt implements Widget {
   }
 
   private summarise(): void {
-    const parts = [counted(this.model.servers.length, "server"), `${counted(this.model.attempts.size, "attempt")}, ${this.model.open} of them open`];
+    const parts = [counted(this.model.servers.length, "server"), `${counted(this.model.attempts.size, "attempt")}, ${this.model.open.toLocaleString()} of them open`];
     if (this.model.leftOut > 0) parts.push(`${this.model.leftOut} short ones merged; zoom in to see them`);
     const text = `${parts.join(". ")}.`;
     if (this.summary.textContent !== text) this.summary.textContent = text;
@@ -251,6 +269,8 @@ class Gantt implements Widget {
     this.canvas.height = Math.round(height * ratio);
     this.canvas.style.width = `${width}px`;
     this.canvas.style.height = `${height}px`;
+    // Where all rows fit, a finger that moves up or down moves the page.
+    this.canvas.style.touchAction = this.model.height + AXIS_PX + 6 > height ? "none" : "pan-y";
     this.scroll(0);
     // A canvas is empty after its size was set, so waiting for the next frame would flicker.
     if (this.model.since > 0) this.paintNow();
@@ -324,7 +344,7 @@ class Gantt implements Widget {
       announce(`The timeline could not be loaded. ${error.message}`, "error");
       return;
     }
-    this.selected = null;
+    this.reselect();
     this.colour();
     this.resize();
   }
@@ -350,25 +370,26 @@ class Gantt implements Widget {
   }
 
   private onDown(event: PointerEvent): void {
-    this.pointers.set(event.pointerId, event);
-    this.moved = 0;
+    if (event.button !== 0) return;
+    this.pointers.set(event.pointerId, { x: event.offsetX, y: event.offsetY });
+    // Fingers that have pinched do not click when they leave.
+    this.moved = this.pointers.size > 1 ? Infinity : 0;
     this.canvas.setPointerCapture(event.pointerId);
   }
 
   private onMove(event: PointerEvent): void {
+    const point = { x: event.offsetX, y: event.offsetY };
     const before = this.pointers.get(event.pointerId);
     if (!before) {
-      const hit = this.hit(event.offsetX, event.offsetY);
-      this.hover(hit, event.offsetX, event.offsetY);
+      this.hover(this.hit(point.x, point.y), point.x, point.y);
       return;
     }
-    const others = [...this.pointers.values()].filter((each) => each.pointerId !== event.pointerId);
-    const other = others[0];
+    const other = [...this.pointers].find(([id]) => id !== event.pointerId)?.[1];
     if (other) {
-      const distance = (one: PointerEvent) => Math.max(Math.abs(one.offsetX - other.offsetX), 10);
-      this.zoom(distance(before) / distance(event), (event.offsetX + other.offsetX) / 2);
+      const distance = (one: Point) => Math.max(Math.abs(one.x - other.x), 10);
+      this.zoom(distance(before) / distance(point), (point.x + other.x) / 2);
     } else {
-      const [dx, dy] = [event.offsetX - before.offsetX, event.offsetY - before.offsetY];
+      const [dx, dy] = [point.x - before.x, point.y - before.y];
       this.moved += Math.abs(dx) + Math.abs(dy);
       if (this.moved > 4) {
         this.hover(null, 0, 0);
@@ -376,13 +397,12 @@ class Gantt implements Widget {
         this.pan(-dx);
       }
     }
-    this.pointers.set(event.pointerId, event);
+    this.pointers.set(event.pointerId, point);
   }
 
   private onUp(event: PointerEvent): void {
-    const wasOne = this.pointers.size === 1;
-    this.pointers.delete(event.pointerId);
-    if (!wasOne || this.moved > 4 || event.button !== 0) return;
+    const clicks = this.pointers.size === 1 && this.moved <= 4;
+    if (!this.pointers.delete(event.pointerId) || !clicks) return;
     const hit = this.hit(event.offsetX, event.offsetY);
     if (hit && "bar" in hit) this.open(hit.bar.attempt, event.ctrlKey || event.metaKey);
     else if (hit && "rack" in hit) this.model.fold(hit.rack);
@@ -473,7 +493,7 @@ class Gantt implements Widget {
   /** Select the neighbour in time on the same GPU, or the bar at the same time on the next rows that have one. */
   private step(time: number, row: number): void {
     const from = this.selected;
-    if (!from || !this.model.attempts.has(from.attempt.id)) {
+    if (!from) {
       const bars = visible(this.scene()).flatMap((server) => server.bars);
       const inView = bars.filter((bar) => bar.attempt.start < this.view.to && (bar.attempt.end ?? this.now) > this.view.from);
       this.select(inView[0] ?? null);

@@ -80,7 +80,7 @@ const FOLDED_PX = 15;
 const GAP_PX = 3;
 
 /** The name without what numbers its runs: "bert-base-17" and "bert-base-18" are one family. */
-export function familyOf(name: string): string {
+function familyOf(name: string): string {
   return name.replace(/(?:[-_.\s#:/]+(?:run|trial|seed|v)?[-_.]?(?:\d+|(?=[a-f]*\d)[0-9a-f]{6,}))+$/i, "") || name;
 }
 

@@ -11,6 +11,8 @@ export class Source {
   private under: Promise<Attempt[]> | null = null;
   /** The service's clock minus ours, s. */
   clockS = 0;
+  /** The length of the period when it was loaded, s. */
+  private spanS = Infinity;
 
   constructor(
     private readonly url: URL,
@@ -35,6 +37,11 @@ export class Source {
     return this.model.leftOut > 0 && pixelS * 2 < this.resolutionS / 4;
   }
 
+  /** How many times as long as at its loading the period is now. */
+  get growth(): number {
+    return (Date.now() / 1000 + this.clockS - this.model.since) / this.spanS;
+  }
+
   private async alone(work: () => Promise<Attempt[]>): Promise<Attempt[]> {
     while (this.under) await this.under.catch(() => []);
     this.under = work();
@@ -55,13 +62,18 @@ export class Source {
       performance.mark("gantt-apply");
       for (const attempt of this.model.add(found, replaces)) changed.push(attempt);
       performance.measure("gantt-apply", "gantt-apply");
+      const atS = Date.parse(found.at) / 1000;
+      this.clockS = atS - Date.now() / 1000;
       if (first) this.mark = found.mark;
-      this.clockS = Date.parse(found.at) / 1000 - Date.now() / 1000;
+      if (replaces) this.spanS = atS - this.model.since;
       first = false;
       after = found.next;
       if (!after) break;
     }
-    return changed;
+    if (!after || !whole || this.resolutionS >= this.spanS) return changed;
+    // Too many to load: the short ones are merged.
+    this.resolutionS = Math.max(4 * this.resolutionS, this.spanS / 500);
+    return this.pages(true);
   }
 
   private async page(whole: boolean, after: string | null): Promise<TimelineDocument> {

@@ -3,12 +3,12 @@ import { el } from "../dom";
 import { duration, moment } from "../times";
 import type { Attempt, Model } from "./model";
 
-/** "1 server", "2 servers". */
+/** "1 server", "20,070 servers". */
 export function counted(count: number, thing: string): string {
-  return `${count} ${thing}${count === 1 ? "" : "s"}`;
+  return `${count.toLocaleString()} ${thing}${count === 1 ? "" : "s"}`;
 }
 
-export function placeOf(attempt: Attempt): string {
+function placeOf(attempt: Attempt): string {
   const gpus = attempt.bars.reduce((sum, bar) => sum + bar.gpus, 0);
   const names = [...new Set(attempt.bars.map((bar) => bar.server.name))];
   const shown = names.length > 4 ? `${names.slice(0, 3).join(", ")} and ${names.length - 3} more` : names.join(", ");

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from policies.base import queue_of
+from policies.decision import queue_order
 from policies.decision.queue_order import QueueSlice, QueueWanted
 from policies.model.ids import JobId
 from policies.registry import make_policy
@@ -97,3 +98,21 @@ def test_a_job_that_the_last_cycle_has_started_is_not_in_the_queue(among: bool) 
         found = story.engine.queue(QueueWanted(None, limit, ids if among else None))
         assert [(place.key.job, place.position) for place in found.jobs] == [(ids[1], 1), (ids[2], 2)][:limit]
         assert (found.ordered, found.others) == (2, ())
+
+
+@pytest.mark.parametrize("ratio", [0, 1, 10])
+def test_some_jobs_are_found_by_a_walk_or_by_looking_at_each(ratio: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rare jobs at the end of the queue are found too, whatever the walk reaches."""
+    monkeypatch.setattr(queue_order, "WALKED_RATIO", ratio)
+    story = Story("1x1", policy("fifo")).job("now", runs_s=9)
+    for number in range(30):
+        story.job(f"job {number}", gpus=1)
+    story.until(0)
+    whole = story.engine.queue(EVERYTHING).jobs
+    ids = [place.key.job for place in whole]
+    for among in (ids[-2:], ids[::7], ids[:3] + ids[-1:]):
+        places = tuple(place for place in whole if place.key.job in among)
+        for past in (None, whole[0].key, whole[-2].key):
+            after = tuple(place for place in places if past is None or place.key > past)
+            found = story.engine.queue(QueueWanted(past, 2, among))
+            assert (found.jobs, found.ordered, found.others) == (after[:2], len(among), ())

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from policies.model.estimate import Estimate
 from service.advice import worth as module
 from service.advice.history import GpuTypes, Past, past_of
 from service.advice.worth import JOBS_MIN, WorthError, predictions, worth
@@ -23,6 +24,12 @@ def past(jobs: list[AccountedJob]) -> Past:
 @pytest.fixture(scope="module")
 def jobs() -> list[AccountedJob]:
     return past_jobs(500)
+
+
+@pytest.fixture(scope="module")
+def estimates(jobs: list[AccountedJob]) -> dict[str, Estimate]:
+    """What is predicted of them."""
+    return predictions(past(jobs).workload.jobs, 0)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +77,9 @@ def test_equal_input_gives_an_equal_answer(jobs: list[AccountedJob], found: dict
     assert worth(past(jobs), CLUSTER, OPTIONS) == found
 
 
-def test_a_prediction_knows_nothing_that_had_not_happened(jobs: list[AccountedJob]) -> None:
+def test_a_prediction_knows_nothing_that_had_not_happened(
+    jobs: list[AccountedJob], estimates: dict[str, Estimate]
+) -> None:
     rows = past(jobs).workload.jobs
     at = 300
     now_s = jobs[at].submit_s
@@ -78,7 +87,7 @@ def test_a_prediction_knows_nothing_that_had_not_happened(jobs: list[AccountedJo
     other = [job if job.end_s is not None and job.end_s <= now_s else slower(job, 3.0) for job in jobs]
     assert sum(mine != job for mine, job in zip(other, jobs, strict=True)) > 100
     changed = past(other).workload.jobs
-    before, after = predictions(rows, 0), predictions(changed, 0)
+    before, after = estimates, predictions(changed, 0)
     assert len(before) == 375
     known = [row.job_id for row in rows[: at + 1] if row.job_id in before]
     assert len(known) > 150
@@ -87,9 +96,10 @@ def test_a_prediction_knows_nothing_that_had_not_happened(jobs: list[AccountedJo
     assert [before[job].median for job in later] != [after[job].median for job in later]
 
 
-def test_predictions_of_recurring_programs_are_near_the_truth(jobs: list[AccountedJob]) -> None:
+def test_predictions_of_recurring_programs_are_near_the_truth(
+    jobs: list[AccountedJob], estimates: dict[str, Estimate]
+) -> None:
     rows = past(jobs).workload.jobs
-    estimates = predictions(rows, 0)
     within_2x = [0.5 <= estimates[row.job_id].median / row.duration_s <= 2.0 for row in rows if row.job_id in estimates]
     assert sum(within_2x) / len(within_2x) > 0.9
     assert all(list(each.points) == sorted(each.points) for each in estimates.values())

@@ -1,7 +1,7 @@
 """Forecasts on record: whom they are of, how often, and what they are compared with."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from service.db.forecasts import (
     ForecastTimes,
     forecast_times,
     forecasts_of,
+    known_forecasts,
     newest_forecasts,
     score_forecasts,
     scored_forecasts,
@@ -26,6 +27,7 @@ from service.db.forecasts import (
 from service.db.session import Database
 from service.db.store import SqlStore
 from service.db.tables import FORECASTS
+from service.domain.forecast_calibration import Outcome
 from service.domain.forecast_scores import Milestone
 from service.engine.events import JobEvent
 from service.engine.record import JobRecord
@@ -177,6 +179,28 @@ def test_a_start_before_the_forecast_is_not_scored(shelf: Shelf) -> None:
     shelf.driver.commit(begins(job, 1400.0))
     assert shelf.score() == 1
     assert shelf.rows()[0].actual_at_s == 1150.0
+
+
+def test_what_calibration_reads_computed_by_hand(shelf: Shelf) -> None:
+    """A start that came, an end that is late, one that is not late yet, and one of a cancelled job."""
+    late, cancelled = shelf.submit(2)
+    moved = replace(told(1), drawn_start=Spread(1020.0, 1040.0, 1060.0))
+    shelf.tell(moved, told(2))
+    shelf.driver.commit(begins(late, 1105.0))
+    shelf.driver.commit(ends(cancelled, 1300.0, JobState.CANCELLED, Reason.CANCELLED_BY_USER))
+    shelf.score(at_s=1106.0)
+
+    def known(now_s: float, newest: int = 100) -> list[Outcome]:
+        with shelf.database.reading() as session:
+            return known_forecasts(session.connection(), now_s, newest)
+
+    start = Outcome(Milestone.START, [20.0, 40.0, 60.0], 105.0)
+    assert known(1210.0) == [start], "its end is due until its p90"
+    assert known(1215.0) == [Outcome(Milestone.FINISH, [190.0, 200.0, 210.0], 215.0), start]
+    assert known(1215.0, newest=1) == [Outcome(Milestone.FINISH, [190.0, 200.0, 210.0], 215.0)]
+    shelf.driver.commit(ends(late, 1400.0))
+    shelf.score(at_s=1401.0)
+    assert known(1500.0)[0].actual_s == 400.0
 
 
 @pytest.mark.parametrize(

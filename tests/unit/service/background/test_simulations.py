@@ -124,6 +124,20 @@ def test_a_run_of_the_past_reports_what_the_command_prints(cli: CliWorld, runner
     assert [run["policy"] for run in found["report"]["runs"]] == policies
 
 
+def test_a_past_in_which_nothing_was_predicted_runs_without_predictions(
+    cli: CliWorld, runner: SimulationRunner
+) -> None:
+    with cli.world.database.writing() as session:
+        session.connection().exec_driver_sql("DELETE FROM predictions")
+    number = _ask(cli, policies=["current", "srtf"])
+    runner.run_waiting()
+    found = _end(cli, number)
+    assert found["error"] is None
+    assert [run["predictor"] for run in found["report"]["runs"]] == ["none", "none"]
+    printed = cli.run("sim", "what-if", "--policies", "current,srtf", "--json")
+    assert _timeless(found["report"]) == _timeless(json.loads(printed.stdout))
+
+
 def test_a_list_of_servers_replaces_those_of_the_service(cli: CliWorld, runner: SimulationRunner) -> None:
     number = _ask(cli, servers=[{"gpus": 8, "count": 3}, {"gpus": 4, "names": ["big"], "gpu_type": "A100"}])
     runner.run_waiting()

@@ -182,8 +182,19 @@ def test_accuracy_is_a_table_and_a_document(cli: CliWorld) -> None:
     settle(cli)
     result = cli.run("forecast", "--accuracy")
     lines = [line.split() for line in result.stdout.splitlines()]
-    assert lines[0] == ["OF", "FORECASTS", "COUNT", "JOBS", "INSIDE", "80%", "BIAS", "ERROR", "OF", "HORIZON"]
-    assert lines[1] == ["start", "all", "1", "1", "0%", *("-2", "h", "59", "min"), *("2", "h", "59", "min"), "17900%"]
+    assert lines[0] == ["OF", "FORECASTS", "COUNT", "JOBS", "INSIDE", "80%", "BIAS", "ERROR", "OF", "HORIZON", "WIDTH"]
+    assert lines[1] == [
+        "start",
+        "all",
+        "1",
+        "1",
+        "0%",
+        *("-2", "h", "59", "min"),
+        *("2", "h", "59", "min"),
+        "17900%",
+        "1",
+        "h",
+    ]
     assert [line[1:3] for line in lines[4:]] == [["all", "1"], ["ahead", "1"], ["1", "GPU"]]
     assert lines[5][2:5] == ["1", "min-10", "min"]
     document = json.loads(cli.run("forecast", "--accuracy", "--json").stdout)

@@ -57,7 +57,7 @@ def test_true_quantiles_have_the_least_mean_loss() -> None:
 
 
 def _scored(error_s: float, horizon_s: float, gpus: int, *, number: int = 1, inside: bool = True) -> Scored:
-    return Scored(Milestone.FINISH, number, horizon_s, gpus, Score(error_s, inside, abs(error_s) / 2))
+    return Scored(Milestone.FINISH, number, horizon_s, gpus, Score(error_s, inside, abs(error_s) / 2), 10.0 * gpus)
 
 
 def test_accuracy_by_horizon_and_gang_computed_by_hand() -> None:
@@ -76,6 +76,7 @@ def test_accuracy_by_horizon_and_gang_computed_by_hand() -> None:
     assert finish.all.median_error_s == -10.0
     assert finish.all.median_absolute_error_s == 25.0
     assert finish.all.mean_pinball_s == (15.0 + 5.0 + 10.0 + 200.0) / 4
+    assert finish.all.mean_width_s == (10.0 + 10.0 + 40.0 + 80.0) / 4
     assert [(each.low, each.high, each.forecasts) for each in finish.by_horizon] == [
         (None, 60.0, 1),
         (60.0, 600.0, 2),

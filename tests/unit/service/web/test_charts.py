@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.web.charts import STEPS, calibration_chart, days_chart, drift_chart, use_chart
+from service.web.charts import STEPS, calibration_chart, days_chart, drift_chart, time_axis, use_chart
 from service.web.pages.overview import held_in
 
 
@@ -91,3 +91,24 @@ def test_calibration_is_drawn_with_both_axes_from_zero_to_one() -> None:
     assert chart is not None
     assert list(chart.points) == [(10.0, 75.0), (90.0, 25.0)]
     assert calibration_chart([]) is None
+
+
+def waiting(start: dict[str, str] | None) -> dict[str, Any]:
+    return {"submitted_at": "2026-01-01T00:00:00Z", "waiting_s": 3600.0, "start": start}
+
+
+def spread(*hours: int) -> dict[str, str]:
+    return {name: f"2026-01-01T{hour:02}:00:00Z" for name, hour in zip(("p10", "p50", "p90"), hours, strict=True)}
+
+
+def test_the_axis_of_a_table_ends_at_its_latest_time() -> None:
+    """It is 01:00 now."""
+    axis = time_axis([waiting(spread(1, 2, 3)), waiting(None), waiting(spread(2, 4, 5))], "start")
+    assert axis is not None
+    assert axis.last == "2026-01-01T05:00:00Z"
+    assert [axis.place(f"2026-01-01T{hour:02}:00:00Z") for hour in (0, 1, 2, 4, 5)] == [0.0, 0.0, 25.0, 75.0, 100.0]
+
+
+@pytest.mark.parametrize("start", [None, spread(0, 0, 1)])
+def test_a_table_without_a_time_ahead_has_no_axis(start: dict[str, str] | None) -> None:
+    assert time_axis([waiting(start)], "start") is None

@@ -158,3 +158,23 @@ def test_what_could_not_be_made_is_made_again() -> None:
         assert (await found())["number"] == 2
 
     asyncio.run(check(Api(status=503)))
+
+
+@pytest.mark.usefixtures("clock")
+def test_callers_who_see_the_same_share_what_depends_on_that_alone() -> None:
+    """Members of projects share nothing, because some documents name limits of their own users."""
+    everything = [Identity(name, Role.VIEWER, None, name) for name in ("ada", "bob")]
+    members = [Identity(name, Role.VIEWER, frozenset({"vision"}), name) for name in ("ada", "bob")]
+
+    async def numbers(api: Api, callers: list[Identity], *, by_sight: bool) -> list[int]:
+        found = [await reader_of(api, caller).get("v1/jobs", by_sight=by_sight) for caller in callers]
+        return [int(each["number"]) for each in found]
+
+    async def check(api: Api) -> None:
+        operator = Identity("eve", Role.OPERATOR, None, "eve")
+        assert await numbers(api, [*everything, *members, operator], by_sight=True) == [1, 1, 2, 3, 4]
+        assert await numbers(api, [*everything, *members], by_sight=False) == [5, 6, 2, 3]
+        api.state.shared_documents.forget(everything[1])
+        assert await numbers(api, everything, by_sight=True) == [7, 7], "a change of one is shown to all"
+
+    asyncio.run(check(Api()))

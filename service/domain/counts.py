@@ -1,0 +1,6 @@
+"""Numbers of things as people write them."""
+
+
+def count_of(count: int, what: str = "job") -> str:
+    """``1 job``, ``20,070 jobs``; or as many of something else."""
+    return f"{count:,} {what}{'s' if count != 1 else ''}"

@@ -1,0 +1,121 @@
+"""What forecasts take from the past: the rhythm of submissions, and the calibration by the record of forecasts."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from policies.lifecycle import TERMINAL
+from policies.model.estimate import Estimate
+from policies.model.job import JobSpec
+from service.db.forecasts import known_forecasts
+from service.db.recorded_jobs import newest_jobs
+from service.db.session import Database
+from service.domain.forecast_calibration import OUTCOMES_MAX, Calibration
+from service.domain.forecast_scores import Milestone
+from service.engine.record import JobRecord
+from service.forecast.arrivals import NO_RHYTHM, PastArrival, Rhythm
+from service.forecast.forecast import Forecast, JobForecast, Spread
+
+WINDOW_S = 28 * 86_400.0
+"""The past whose submissions a future repeats."""
+
+ARRIVALS_MAX = 2_000
+"""Newest submissions of that past."""
+
+RHYTHM_KEPT_S = 300.0
+"""Time after which the submissions are read again."""
+
+
+class Past(Protocol):
+    """Implemented by :class:`RecordedPast`."""
+
+    def rhythm(self, now_s: float) -> Rhythm:
+        """The submissions before ``now_s``."""
+
+    def calibration(self, now_s: float) -> Calibration:
+        """By the forecasts whose outcome is known at ``now_s``."""
+
+
+@dataclass(slots=True)
+class RecordedPast:
+    """Implements :class:`Past` by the service's database. Not within a writing transaction."""
+
+    database: Database
+    _read_at_s: float = -RHYTHM_KEPT_S
+    _rhythm: Rhythm = NO_RHYTHM
+
+    def rhythm(self, now_s: float) -> Rhythm:
+        """As it was at most RHYTHM_KEPT_S ago."""
+        if time.monotonic() - self._read_at_s >= RHYTHM_KEPT_S:
+            self._rhythm = self._read(now_s)
+            self._read_at_s = time.monotonic()
+        return self._rhythm
+
+    def calibration(self, now_s: float) -> Calibration:
+        """Read each time, so that it does not depend on when the service was started."""
+        with self.database.reading() as session:
+            return Calibration(known_forecasts(session.connection(), now_s, OUTCOMES_MAX))
+
+    def _read(self, now_s: float) -> Rhythm:
+        with self.database.reading() as session:
+            found = newest_jobs(session.connection(), now_s - WINDOW_S, ARRIVALS_MAX)
+        return rhythm_of([(record, predicted) for record, predicted in found], now_s)
+
+
+def rhythm_of(jobs: Sequence[tuple[JobRecord, Estimate | None]], now_s: float) -> Rhythm:
+    """The rhythm of these jobs, in ascending time of submission, each with its first prediction. Jobs that ended without having
+    run are left out.
+    """
+    specs: dict[int, JobSpec] = {}
+    found = [
+        _past_arrival(record, estimate, _plain(record.spec, specs), now_s)
+        for record, estimate in jobs
+        if record.state not in TERMINAL or record.service_s > 0.0
+    ]
+    return Rhythm(found[0].submitted_at_s, found) if found else NO_RHYTHM
+
+
+def _plain(spec: JobSpec, known: dict[int, JobSpec]) -> JobSpec:
+    """The spec without what a simulation does not need; jobs that share a spec share this one."""
+    found = known.get(id(spec))
+    if found is None:
+        found = known[id(spec)] = replace(
+            spec, command=(), env={}, secret_env=(), labels={}, after=(), after_any=(), array=None, hold=False
+        )
+    return found
+
+
+def _past_arrival(job: JobRecord, estimate: Estimate | None, spec: JobSpec, now_s: float) -> PastArrival:
+    ended = job.state in TERMINAL
+    iterations = job.iterations if ended and job.reports_iterations and job.iterations > 0.0 else None
+    duration_s: float | None = job.service_s if ended else None
+    if iterations is not None and job.iteration_times is not None:
+        duration_s = iterations * job.iteration_times.min_s
+    done = 0.0 if ended or estimate is None else job.done(estimate.unit, now_s)
+    return PastArrival(job.submitted_at_s, spec, job.iteration_times, estimate, duration_s, iterations, done)
+
+
+def calibrated(found: Forecast, calibration: Calibration) -> Forecast:
+    """The forecast with calibrated quantiles; those of the futures are kept beside them."""
+    return replace(found, jobs={job: _calibrated(each, calibration, found.now_s) for job, each in found.jobs.items()})
+
+
+def _calibrated(job: JobForecast, calibration: Calibration, now_s: float) -> JobForecast:
+    start = _moved(job.start, Milestone.START, calibration, now_s)
+    finish = _moved(job.finish, Milestone.FINISH, calibration, now_s)
+    if start is not None and finish is not None:
+        # A job does not end before it starts.
+        finish = Spread(*(max(pair) for pair in zip(_times(start), _times(finish), strict=True)))
+    return replace(job, start=start, finish=finish, drawn_start=job.start, drawn_finish=job.finish)
+
+
+def _moved(spread: Spread | None, milestone: Milestone, calibration: Calibration, now_s: float) -> Spread | None:
+    if spread is None:
+        return None
+    moved = calibration.apply(milestone, [at_s - now_s for at_s in _times(spread)])
+    return Spread(*(now_s + ahead_s for ahead_s in moved))
+
+
+def _times(spread: Spread) -> tuple[float, float, float]:
+    return spread.p10_s, spread.p50_s, spread.p90_s

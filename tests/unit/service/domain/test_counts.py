@@ -1,0 +1,17 @@
+"""A number of things in words."""
+
+import pytest
+
+from service.domain.counts import count_of
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(0, "0 GPUs"), (1, "1 GPU"), (2, "2 GPUs"), (20_070, "20,070 GPUs"), (1_000_000, "1,000,000 GPUs")],
+)
+def test_a_count_says_how_many_of_what(count: int, words: str) -> None:
+    assert count_of(count, "GPU") == words
+
+
+def test_jobs_are_counted_unless_something_else_is_named() -> None:
+    assert (count_of(1), count_of(1000)) == ("1 job", "1,000 jobs")
