@@ -21,7 +21,7 @@ from tests.local_executor import launch, wait_for
 FIRST = AttemptId("1.1")
 _WAITS = "import signal\nwhile True: signal.sigtimedwait([], 0.05)"
 _REPORTS = "import os\nopen(os.environ['SOONER_PROGRESS_FILE'], 'a').write('{\"iteration\": 3, \"checkpoint_iteration\": 2}\\n')"
-_OBEYS = "import os, signal\nsignal.signal(signal.SIGUSR1, lambda *_: os._exit(75))\n" + _WAITS
+_OBEYS = "import os, signal\nsignal.signal(signal.SIGUSR1, lambda *_: os._exit(75))\nprint('ready', flush=True)\n" + _WAITS
 
 
 class Controls(Protocol):
@@ -94,6 +94,7 @@ class ClusterFaultsContract:
     def test_a_graceful_stop_reaches_all_servers(self, house: ClusterHouse) -> None:
         house.executor.send([self.launch(house, _OBEYS, gpus=(1, 1))])
         house.wait_started()
+        house.until(lambda: all("ready" in house.output(node=node) for node in (0, 1)), "both programs to be ready")
         house.stop(warning="SIGUSR1", grace_s=30.0)
         end = house.wait_end()
         assert (end.kind, end.exit_code, end.stop_signalled) == (ReportKind.EXITED, 75, True)
@@ -106,6 +107,7 @@ class ClusterFaultsContract:
         house.faults.next("submit", fault)
         house.executor.send([self.launch(house)])
         house.wait_started()
+        house.until(house.runs, "the program to run")
         self.finish(house)
         assert house.runs() == 1
 
@@ -118,6 +120,7 @@ class ClusterFaultsContract:
         house.faults.catch_up()
         house.until(lambda: len(self.submissions(house, alive=True)) == 1, "the second submission to end")
         assert house.executor.observed() == {FIRST: AttemptStatus.RUNNING}
+        house.until(house.runs, "the program to run")
         self.finish(house)
         assert house.runs() == 1
 
@@ -252,6 +255,7 @@ class ClusterFaultsContract:
             assert (end.exit_code, end.iteration, end.checkpoint_iteration) == (0, 3.0, 2.0)
         else:
             house.wait_report(ReportKind.STARTED)
+            house.until(lambda: "ready" in house.output(), "the program to be ready")
         if when == "stopping":
             house.stop(warning="SIGUSR1", grace_s=30.0)
             house.until((house.inbox() / "stop.json").exists, "the stop to be written")
@@ -261,6 +265,7 @@ class ClusterFaultsContract:
             house.stop("2.1")
         if when in ("waiting", "running"):
             house.wait_started()
+            house.until(lambda: "ready" in house.output(), "the program to be ready")
             assert self.finish(house).stop_signalled
         elif when == "ended":
             house.wait_started()
@@ -281,6 +286,7 @@ class ClusterFaultsContract:
         house.faults.release()  # the call of the former service succeeds after all
         house.wait_started()
         house.until(lambda: len(self.submissions(house, alive=True)) == 1, "the second submission to end")
+        house.until(house.runs, "the program to run")
         self.finish(house)
         assert house.runs() == 1
 
@@ -309,6 +315,7 @@ class ClusterFaultsContract:
         house.wait_started()
         house.faults.release()
         house.until(lambda: len(self.submissions(house, alive=True)) == 1, "the second submission to end")
+        house.until(house.runs, "the program to run")
         house.executor.send([Stop(FIRST, False, None, 5.0, 2)])
         assert house.wait_end().stop_signalled
         self.until_free(house)

@@ -238,6 +238,10 @@ class RayClient:
     def _continue(self, submission: Submission, lost: dict[int, _Loss]) -> EngineJob:
         failed = any(run["error"] or run["code"] not in (None, *_CONTINUES) for run in submission.exits.values())
         if submission.stop is None and (lost or failed):
+            # The actor of a failed server may outlive its node for a while, be stopped too, and record an end of its program.
+            failures = {index: loss.why for index, loss in lost.items() if loss.node}
+            if failures:
+                self._records.note(submission.attempt, "lost", {str(index): why for index, why in failures.items()})
             submission.stop = {"cancelled": False}
             self._records.note(submission.attempt, "stop", submission.stop)
         state = EngineJobState.RUNNING if submission.runs else EngineJobState.PENDING
@@ -263,6 +267,7 @@ class RayClient:
             if (actor := self._waiting_actor(submission.attempt, index)) is not None:
                 self._ray.kill(actor)
         removed = self._remove_group(submission.attempt)
+        lost = {index: _Loss(why, node=True) for index, why in submission.lost.items()} | lost
         servers = submission.servers
         cancelled = submission.stop is not None and submission.stop["cancelled"]
         said = [exit_["error"] or exit_.get("said", "") for _, exit_ in sorted(submission.exits.items())]

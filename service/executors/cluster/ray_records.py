@@ -5,6 +5,7 @@ Below the id of the cluster:
 - ``live/<attempt>/job``: servers, GPUs, program and the launch's word, written first; ``plan/<attempt>``: the program's input.
 - ``live/<attempt>/created``: the placement group and the actors exist.
 - ``live/<attempt>/run/<k>`` and ``exit/<k>``: by the actor of server k, before it starts the program and after it has ended.
+- ``live/<attempt>/lost``: why servers have failed, by their number; written before the stop that follows from it.
 - ``live/<attempt>/stop``: the submission is to end.
 - ``end/<attempt>``: how it ended, kept for :data:`REMEMBER_S`. The records below ``live`` and ``plan`` are deleted then.
 """
@@ -31,6 +32,7 @@ class Submission:
     job: Record
     created: bool = False
     stop: Record | None = None
+    lost: dict[int, str] = field(default_factory=dict)
     runs: dict[int, Record] = field(default_factory=dict)
     exits: dict[int, Record] = field(default_factory=dict)
 
@@ -98,7 +100,9 @@ class RayRecords:
             submission = Submission(attempt, named["job"], "created" in named, named.get("stop"))
             for name, record in named.items():
                 kind, _, number = name.partition("/")
-                if kind == "run":
+                if kind == "lost":
+                    submission.lost = {int(index): why for index, why in record.items()}
+                elif kind == "run":
                     submission.runs[int(number)] = record
                 elif kind == "exit":
                     submission.exits[int(number)] = record
