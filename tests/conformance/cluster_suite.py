@@ -21,7 +21,9 @@ from tests.local_executor import launch, wait_for
 FIRST = AttemptId("1.1")
 _WAITS = "import signal\nwhile True: signal.sigtimedwait([], 0.05)"
 _REPORTS = "import os\nopen(os.environ['SOONER_PROGRESS_FILE'], 'a').write('{\"iteration\": 3, \"checkpoint_iteration\": 2}\\n')"
-_OBEYS = "import os, signal\nsignal.signal(signal.SIGUSR1, lambda *_: os._exit(75))\nprint('ready', flush=True)\n" + _WAITS
+_OBEYS = (
+    "import os, signal\nsignal.signal(signal.SIGUSR1, lambda *_: os._exit(75))\nprint('ready', flush=True)\n" + _WAITS
+)
 
 
 class Controls(Protocol):
