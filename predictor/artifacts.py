@@ -1,9 +1,9 @@
 """Models on disk: one self-contained folder per training run, verified before any library reads it.
 
     DIR/manifest.json        schema, version, feature schema, library versions, per head the models' files with their sha256
-    DIR/metrics.json         metrics and verdicts, for people and the service's tables
+    DIR/metrics.json         metrics and verdict, for people and the service's tables
     DIR/<unit>.<kind>.skops  scikit-learn and quantile-forest models      DIR/<unit>.<kind>.ubj  XGBoost
-    DIR/<unit>.<kind>.calibration.json
+    DIR/<unit>.weights.json  the aggregation and the calibration, as they were after the test
 
 Never pickle or joblib: a model file is data. A folder that does not match exactly (hash, features, library versions) is refused
 with an :class:`ArtifactError` that says what to do; a model is cheap to train again.
@@ -13,20 +13,20 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 from policies.model.estimate import Unit
+from predictor.aggregation import Aggregation
 from predictor.boosting import Boosting
+from predictor.conformal import SpreadCalibration
 from predictor.errors import ArtifactError
 from predictor.estimator import Estimator
 from predictor.feature_schema import SCHEMA as FEATURES
-from predictor.intervals import ConformalCalibrator
 from predictor.training import ESTIMATORS, TrainedHead, TrainedModel, Verdict, library_versions
 
-SCHEMA: Final = "sooner.model/2"
+SCHEMA: Final = "sooner.model/3"
 MANIFEST: Final = "manifest.json"
 METRICS: Final = "metrics.json"
 FILE_BYTES_MAX: Final = 512 * 1024 * 1024
@@ -54,20 +54,17 @@ def _write_json(path: Path, value: object) -> str:
 def _save_head(folder: Path, head: TrainedHead) -> dict[str, Any]:
     models: dict[str, Any] = {}
     for kind, estimator in head.estimators.items():
-        model, calibration = folder / _file_name(head.unit, kind), folder / f"{head.unit}.{kind}.calibration.json"
+        model = folder / _file_name(head.unit, kind)
         estimator.save(model)
-        calibration.write_text(json.dumps(head.calibrators[kind].dump(), allow_nan=False), encoding="utf-8")
-        models[kind] = {
-            "file": model.name,
-            "sha256": sha256_of(model),
-            "calibration": calibration.name,
-            "calibration_sha256": sha256_of(calibration),
-        }
-    return {"rows": head.rows, "champion": head.champion, "models": models}
+        models[kind] = {"file": model.name, "sha256": sha256_of(model)}
+    weights = folder / f"{head.unit}.weights.json"
+    state = {"aggregation": head.aggregation.dump(), "calibration": head.calibration.dump()}
+    digest = _write_json(weights, state)
+    return {"rows": head.rows, "weights": weights.name, "weights_sha256": digest, "models": models}
 
 
 def metrics_json(model: TrainedModel) -> dict[str, Any]:
-    """Metrics and verdicts of all heads, as ``metrics.json`` holds them."""
+    """Metrics and verdict of all heads, as ``metrics.json`` holds them."""
     return {
         "version": model.version,
         "rows": model.rows,
@@ -76,8 +73,7 @@ def metrics_json(model: TrainedModel) -> dict[str, Any]:
         "heads": {
             unit.value: {
                 "rows": head.rows,
-                "champion": head.champion,
-                "verdicts": [{**asdict(verdict), "reasons": list(verdict.reasons)} for verdict in head.verdicts],
+                "verdict": {**asdict(head.verdict), "reasons": list(head.verdict.reasons)},
                 "models": dict(head.metrics),
             }
             for unit, head in model.heads.items()
@@ -108,23 +104,6 @@ def save(model: TrainedModel, out: Path) -> str:
         shutil.rmtree(draft, ignore_errors=True)
         raise
     return digest
-
-
-def choose(folder: Path, champions: Mapping[Unit, str | None]) -> str:
-    """Change the champions of a folder that is not yet in the registry. Returns the manifest's new sha256.
-
-    Raises :class:`ArtifactError` where a head has no such kind.
-    """
-    model = load(folder)
-    heads = {unit: replace(head, champion=champions.get(unit, head.champion)) for unit, head in model.heads.items()}
-    for unit, head in heads.items():
-        if head.champion is not None and head.champion not in head.kinds:
-            raise ArtifactError(f"{folder}: {unit} has no {head.champion!r} to be champion")
-    manifest = _read_json(folder / MANIFEST)
-    manifest["metrics_sha256"] = _write_json(folder / METRICS, metrics_json(replace(model, heads=heads)))
-    for unit, head in heads.items():
-        manifest["heads"][unit.value]["champion"] = head.champion
-    return _write_json(folder / MANIFEST, manifest)
 
 
 def _verified(folder: Path, name: object, expected: object) -> Path:
@@ -177,20 +156,22 @@ def _check_fit(path: Path, manifest: dict[str, Any]) -> None:
 
 def _load_head(folder: Path, unit: Unit, stored: dict[str, Any], measured: dict[str, Any]) -> TrainedHead:
     estimators: dict[str, Estimator] = {}
-    calibrators: dict[str, ConformalCalibrator] = {}
     for kind, entry in stored["models"].items():
         if kind not in ESTIMATORS:
             raise ArtifactError(f"{folder}: holds a model of unknown kind {kind!r}")
         estimators[kind] = ESTIMATORS[kind]()
         estimators[kind].load(_verified(folder, entry["file"], entry["sha256"]))
-        calibration = _verified(folder, entry["calibration"], entry["calibration_sha256"])
-        calibrators[kind] = ConformalCalibrator.load(json.loads(calibration.read_text(encoding="utf-8")))
-    verdicts = tuple(Verdict(**{**verdict, "reasons": tuple(verdict["reasons"])}) for verdict in measured["verdicts"])
-    champion = stored["champion"]
-    head = TrainedHead(unit, stored["rows"], estimators, calibrators, champion, verdicts, measured["models"])
-    if champion is not None and champion not in head.kinds:
-        raise ArtifactError(f"{folder}: its champion {champion!r} is not among its models")
-    return head
+    state = _read_json(_verified(folder, stored["weights"], stored["weights_sha256"]))
+    verdict = Verdict(**{**measured["verdict"], "reasons": tuple(measured["verdict"]["reasons"])})
+    return TrainedHead(
+        unit,
+        stored["rows"],
+        estimators,
+        Aggregation.load(state["aggregation"]),
+        SpreadCalibration.load(state["calibration"]),
+        verdict,
+        measured["models"],
+    )
 
 
 def load(folder: Path, *, manifest_sha256: str | None = None) -> TrainedModel:

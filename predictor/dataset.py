@@ -15,7 +15,8 @@ from policies.model.value import value
 from predictor import features
 from predictor.baselines import BASE, base_point, baseline_points
 from predictor.declarations import Declarations
-from predictor.history import HistoryStore, OpenJobs
+from predictor.experts import empirical
+from predictor.history import HistoryStore, OpenJobs, Quantiles
 from predictor.recurrence import bucket_of, keys_of
 from predictor.rows import EndedRow, Submission
 
@@ -26,7 +27,8 @@ _SUCCEEDED: Final = frozenset({"", "succeeded"})
 
 @value
 class Example:
-    """One job as a model sees it. ``baselines`` are log points in the order of ``baselines.NAMES`` (NaN: unknown).
+    """One job as the experts see it. ``baselines`` are log points in the order of ``baselines.NAMES`` (NaN: unknown),
+    ``empirical`` the distributions of the past in the order of ``experts.EMPIRICAL``.
 
     ``label`` is the natural log of the total, known from ``ended_at_s`` on; None while serving. ``service_s`` is the productive
     seconds in all, whatever the unit.
@@ -36,17 +38,10 @@ class Example:
     features: Sequence[float]
     runs: int
     baselines: tuple[float, ...]
+    empirical: tuple[Quantiles | None, ...]
     label: float | None = None
     ended_at_s: float = math.inf
     service_s: float = math.nan
-
-    def floor(self, at_s: float) -> float | None:
-        """Log of the work that the running job had certainly done at ``at_s``; None where that is nothing.
-
-        The rest took at most all of the time from then to the end, which bounds the work done before from below.
-        """
-        done_ratio = 1.0 - (self.ended_at_s - at_s) / self.service_s
-        return self.label + math.log(done_ratio) if self.label is not None and 0.0 < done_ratio < 1.0 else None
 
     @property
     def base(self) -> float:
@@ -91,7 +86,7 @@ class Knowledge:
         service_s = self.history[Unit.SERVICE_S]
         base_s = points[BASE] if unit is Unit.SERVICE_S else base_point(service_s, keys)
         vector = features.build(submission, history, service_s, self.open_jobs, declarations, points[BASE], base_s)
-        return Example(submission, vector.values, vector.runs, points)
+        return Example(submission, vector.values, vector.runs, points, empirical(history, keys))
 
 
 def replay(rows: Iterable[EndedRow], knowledge: Knowledge) -> Iterator[tuple[EndedRow, dict[Unit, Example]]]:

@@ -1,7 +1,7 @@
 """The estimator protocol: what training, serving and artifacts require of every model, whatever library implements it."""
 
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from predictor.intervals import Array
 
@@ -16,19 +16,11 @@ class Estimator(Protocol):
     def fit(self, features: Array, residuals: Array, seed: int) -> None:
         """Learn from (n, features) and n residuals. One thread; equal input and seed give an equal model."""
 
-    def predict_points(self, features: Array) -> Array:
-        """(n, 32) equal-mass points of the residual, ascending, not calibrated. One thread."""
+    def predict_quantiles(self, features: Array) -> Array:
+        """(n, 25) quantiles of the residual at the predictor's levels, ascending. One thread."""
 
     def save(self, path: Path) -> None:
         """Write one file that :meth:`load` of the same class reads."""
 
     def load(self, path: Path) -> None:
         """Read a file that has already been verified. Raises ``ArtifactError`` for anything that is not such a model."""
-
-
-@runtime_checkable
-class CensoredEstimator(Estimator, Protocol):
-    """An estimator that also learns from jobs which have not ended."""
-
-    def fit_censored(self, features: Array, residuals: Array, running: Array, floors: Array, seed: int) -> None:
-        """As ``fit``; ``running`` (m, features) are jobs of which only a lower bound of the residual, ``floors``, is known."""

@@ -1,4 +1,4 @@
-"""Metrics of a predictor. Labels and points are natural logs of the total; errors in units are taken after ``exp``.
+"""Metrics of a predictor. Labels and quantiles are natural logs of the total; errors in units are taken after ``exp``.
 
 MAE does not predict JCT. A scheduler depends on the ranking (tau, concordance), on the under-4x tail, which harms SRPT most, and
 on calibration.
@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from predictor.intervals import Array, quantile_of
+from predictor.intervals import MIDDLE, Array, at_levels
 from predictor.recurrence import BUCKETS, Level, keys_of
 from predictor.rows import Submission
 
@@ -48,25 +48,25 @@ def pinball_of(labels: Array, quantiles: Array) -> Array:
     return np.asarray(np.maximum(PINBALL_LEVELS * error, (PINBALL_LEVELS - 1.0) * error).mean(axis=1))
 
 
-def pinball_rows(labels: Array, points: Array) -> Array:
-    """Mean pinball loss of each job over the seven levels, natural log. ``points`` (n, m) equal-mass, ascending."""
-    return pinball_of(labels, quantile_of(points, PINBALL_LEVELS))
+def pinball_rows(labels: Array, quantiles: Array) -> Array:
+    """Mean pinball loss of each job over the seven levels, natural log. ``quantiles`` (n, 25) at the predictor's levels."""
+    return pinball_of(labels, at_levels(quantiles, PINBALL_LEVELS))
 
 
-def pinball(labels: Array, points: Array) -> float:
-    """Mean pinball loss over the seven levels and the jobs, natural log. ``points`` (n, m) equal-mass, ascending."""
-    return float(np.mean(pinball_rows(labels, points)))
+def pinball(labels: Array, quantiles: Array) -> float:
+    """Mean pinball loss over the seven levels and the jobs, natural log. ``quantiles`` (n, 25) at the predictor's levels."""
+    return float(np.mean(pinball_rows(labels, quantiles)))
 
 
-def inside(labels: Array, points: Array, level: float) -> NDArray[np.bool_]:
+def inside(labels: Array, quantiles: Array, level: float) -> NDArray[np.bool_]:
     """Which labels are inside the central interval of this level."""
-    ends = quantile_of(points, np.array([0.5 - level / 2.0, 0.5 + level / 2.0]))
+    ends = at_levels(quantiles, np.array([0.5 - level / 2.0, 0.5 + level / 2.0]))
     return np.asarray((labels >= ends[:, 0]) & (labels <= ends[:, 1]))
 
 
-def coverage(labels: Array, points: Array, level: float = 0.8) -> float:
+def coverage(labels: Array, quantiles: Array, level: float = 0.8) -> float:
     """Share of labels inside the central interval of this level."""
-    return float(np.mean(inside(labels, points, level)))
+    return float(np.mean(inside(labels, quantiles, level)))
 
 
 def concordance(labels: Array, predicted: Array) -> float:
@@ -106,21 +106,22 @@ def first_of_bursts(submissions: Sequence[Submission]) -> NDArray[np.bool_]:
     return first
 
 
-def by_user(users: Sequence[str], labels: Array, points: Array, predicted: Array) -> dict[str, float | int]:
+def by_user(users: Sequence[str], labels: Array, quantiles: Array) -> dict[str, float | int]:
     """The metrics that are means over jobs, averaged per user and then over users, so that each user counts alike.
 
     ``users`` names each row's user; the rest as in :func:`measure`. The key ``users`` is their number.
     """
     names, of = np.unique(np.array(users, dtype=object).astype(str), return_inverse=True)
     sizes = np.bincount(of, minlength=len(names))
+    predicted = middle(quantiles)
     actual, guess = np.exp(labels), np.exp(predicted)
     error = np.abs(actual - guess)
     per_row = {
         "mae": error,
         "within_2x": np.abs(labels - predicted) <= np.log(2.0),
         "under_4x": guess < actual / 4.0,
-        "pinball_log": pinball_rows(labels, points),
-        "coverage_80": inside(labels, points, 0.8),
+        "pinball_log": pinball_rows(labels, quantiles),
+        "coverage_80": inside(labels, quantiles, 0.8),
     }
     means = {key: float(np.mean(np.bincount(of, weights=values) / sizes)) for key, values in per_row.items()}
     by_size = np.split((error / actual)[np.argsort(of, kind="stable")], np.cumsum(sizes)[:-1])
@@ -128,17 +129,17 @@ def by_user(users: Sequence[str], labels: Array, points: Array, predicted: Array
     return {"users": len(names), **means, "median_ape": float(np.mean(medians))}
 
 
-def middle(points: Array) -> Array:
+def middle(quantiles: Array) -> Array:
     """The median of each distribution."""
-    return np.asarray(quantile_of(points, np.array([0.5]))[..., 0])
+    return np.asarray(quantiles[..., MIDDLE])
 
 
-def measure(labels: Array, points: Array, predicted: Array | None = None) -> Metrics:
-    """All metrics. ``labels`` in submission order; ``predicted`` log points default to the middle of the distributions."""
+def measure(labels: Array, quantiles: Array) -> Metrics:
+    """All metrics. ``labels`` in submission order; the point of a prediction is its middle."""
     if len(labels) == 0:
         nan = float("nan")
         return Metrics(0, nan, nan, nan, nan, nan, nan, nan, nan, nan)
-    predicted = middle(points) if predicted is None else predicted
+    predicted = middle(quantiles)
     actual, guess = np.exp(labels), np.exp(predicted)
     variance = float(np.sum((labels - labels.mean()) ** 2))
     log_ratio = np.abs(labels - predicted)
@@ -151,21 +152,20 @@ def measure(labels: Array, points: Array, predicted: Array | None = None) -> Met
         under_4x=float(np.mean(guess < actual / 4.0)),
         kendall_tau=kendall_tau(labels, predicted),
         concordance=concordance(labels, predicted),
-        pinball_log=pinball(labels, points),
-        coverage_80=coverage(labels, points),
+        pinball_log=pinball(labels, quantiles),
+        coverage_80=coverage(labels, quantiles),
     )
 
 
-def by_history(labels: Array, points: Array, buckets: Sequence[int], predicted: Array | None = None) -> dict[str, Any]:
-    """Metrics of all jobs, of seen and cold ones apart, and per history bucket, as JSON. ``predicted`` as in :func:`measure`."""
+def by_history(labels: Array, quantiles: Array, buckets: Sequence[int]) -> dict[str, Any]:
+    """Metrics of all jobs, of seen and cold ones apart, and per history bucket, as JSON."""
     bucket = np.array(buckets, dtype=int)
-    point = middle(points) if predicted is None else predicted
 
     def part(rows: NDArray[np.bool_]) -> dict[str, float | int | None]:
-        return measure(labels[rows], points[rows], point[rows]).to_json()
+        return measure(labels[rows], quantiles[rows]).to_json()
 
     return {
-        **measure(labels, points, point).to_json(),
+        **measure(labels, quantiles).to_json(),
         "seen": part(bucket > 0),
         "cold": part(bucket == 0),
         "buckets": {name: part(bucket == i) for i, name in enumerate(BUCKETS)},

@@ -1,7 +1,7 @@
-"""The fallback chain: what history alone predicts, and in words from which jobs.
+"""The past that a prediction rests on, in words, and declarations of the total.
 
-Recurrence -> user -> cluster -> nothing. Below a minimum of jobs the estimate is shown but not trusted, and the policy ranks the
-job by attained service instead.
+Recurrence -> user -> cluster -> nothing. Below a minimum of jobs an estimate is shown but not trusted, and the policy ranks
+the job by attained service instead.
 """
 
 import math
@@ -11,19 +11,14 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from policies.model.estimate import Unit
-from predictor.baselines import BASE
-from predictor.dataset import Example, Knowledge
+from predictor.dataset import Knowledge
 from predictor.declarations import DeclarationWeight
+from predictor.experts import USER_PROGRAMS_MIN
 from predictor.history import HistoryStore
-from predictor.intervals import LEVELS, NORMAL_POINTS, POINTS, Array, mixture, quantile_of
-from predictor.prequential import BaselineScores
+from predictor.intervals import POINT_LEVELS, Array, mixture, probits, quantile_of
 from predictor.recurrence import Level, keys_of
 from predictor.rows import UNITS_MAX, UNITS_MIN, Submission
 
-RECURRENCE_SPREAD: Final = 0.5
-"""Standard deviation of log error assumed for a recurrence until 50 errors are known: most recurrences are within 2x."""
-USER_PROGRAMS_MIN: Final = 5
-"""Programs of a user whose first runs make a distribution; with fewer the wider one of the cluster is used."""
 CLUSTER_JOBS_TRUSTED: Final = 20
 """Ended jobs (first runs, where so many are known) from which the cluster's distribution may rank jobs."""
 DECLARED_SPREAD: Final = 0.1
@@ -32,10 +27,22 @@ DECLARED_RATIOS_MIN: Final = 5
 DECLARED_WORDS: Final = "; declared "
 """Separates the description of history from that of the declaration in a source."""
 LOG_MAX: Final = math.log(UNITS_MAX)
+_NORMAL_POINTS: Final[Array] = probits(POINT_LEVELS)
+
+
+class Basis(NamedTuple):
+    """The nearest past of a job in words, and whether it is enough to rank the job without a model."""
+
+    source: str
+    trusted: bool
+
+
+TOO_FEW: Final = f" (too few to rank jobs; {CLUSTER_JOBS_TRUSTED} are needed)"
+"""Follows the words of a past that is not trusted."""
 
 
 class LogEstimate(NamedTuple):
-    """``points`` in log units, their source in words, and whether they may rank jobs."""
+    """32 equal-mass ``points`` in log units, their source in words, and whether they may rank jobs."""
 
     points: Array
     source: str
@@ -51,47 +58,39 @@ def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def estimate_from_history(
-    knowledge: Knowledge, scores: BaselineScores, example: Example, unit: Unit
-) -> LogEstimate | None:
-    """The estimate of the first level of the chain with a history; None while no job has ended in this unit."""
+def basis_of(knowledge: Knowledge, submission: Submission, unit: Unit) -> Basis | None:
+    """The nearest past of a job; None while no job has ended in this unit."""
     history = knowledge.history[unit]
     if not len(history.cluster):
         return None
-    keys = keys_of(example.submission)
+    keys = keys_of(submission)
     for level, where in ((Level.RECURRENCE_GPUS, "recurrence"), (Level.RECURRENCE, "recurrence on other GPU counts")):
         group = history.group(level, keys[level])
         if group is not None:
             median = amount(math.exp(group.median), unit)
-            points = scores.points(BASE, example.bucket, example.base, RECURRENCE_SPREAD)
-            return LogEstimate(points, f"{where}: {_counted(group.count, 'past run')}, median {median}", True)
+            return Basis(f"{where}: {_counted(group.count, 'past run')}, median {median}", True)
     return _cold_start(history, keys[Level.USER], unit)
 
 
-def _cold_start(history: HistoryStore, user: Hashable | None, unit: Unit) -> LogEstimate:
-    """The estimate of a new program: the first runs of other programs, of this user or of all users."""
+def _cold_start(history: HistoryStore, user: Hashable | None, unit: Unit) -> Basis:
+    """The past of a new program: the first runs of other programs, of this user or of all users."""
     own = history.first_runs_of(user)
     if own is not None and own.count >= USER_PROGRAMS_MIN:
-        points = quantile_of(np.array(sorted(own.labels)), LEVELS)
         median = amount(math.exp(own.median), unit)
-        source = f"cold start: median of the user's last {_counted(len(own.labels), 'program')}, {median}"
-        return LogEstimate(points, source, True)
+        return Basis(f"cold start: median of the user's last {_counted(len(own.labels), 'program')}, {median}", True)
     enough = len(history.first_runs) >= CLUSTER_JOBS_TRUSTED
     labels = history.first_runs if enough else history.cluster
     of = f"{_counted(len(labels), 'program')} at their first run" if enough else _counted(len(labels), "job")
     source = f"cold start: cluster median of {of}, {amount(math.exp(labels.median), unit)}"
-    trusted = len(labels) >= CLUSTER_JOBS_TRUSTED
-    if not trusted:
-        source += f" (too few to rank jobs; {CLUSTER_JOBS_TRUSTED} are needed)"
-    return LogEstimate(np.array(labels.points(POINTS)), source, trusted)
+    return Basis(source, len(labels) >= CLUSTER_JOBS_TRUSTED)
 
 
 def declared_points(declared: float, weight: DeclarationWeight) -> Array:
     """Log points of a declared total: the total times the ratios of this user's earlier declarations."""
     if len(weight.log_ratios) < DECLARED_RATIOS_MIN:
-        return math.log(max(1.0, declared)) + NORMAL_POINTS * DECLARED_SPREAD
+        return math.log(max(1.0, declared)) + _NORMAL_POINTS * DECLARED_SPREAD
     ratios = np.array(sorted(weight.log_ratios))
-    return np.asarray(math.log(max(1.0, declared)) + quantile_of(ratios, LEVELS))
+    return np.asarray(math.log(max(1.0, declared)) + quantile_of(ratios, POINT_LEVELS))
 
 
 def mix_declaration(

@@ -11,7 +11,7 @@ import numpy as np
 
 from predictor import features as feature_schema
 from predictor.errors import ArtifactError
-from predictor.intervals import LEVELS, POINTS, Array
+from predictor.intervals import LEVELS, Array
 
 TREES: Final = 60
 LEAF_MIN: Final = 8
@@ -78,14 +78,14 @@ class _Forest:
 
 
 class RandomForest(_Forest):
-    """Mean of trees: a point. Its distribution is the spread of its own out-of-bag errors, which calibration then corrects."""
+    """Mean of trees: a point. Its distribution is the spread of its own out-of-bag errors."""
 
     kind = "random_forest"
     regressor = "RandomForestRegressor"
 
     def __init__(self) -> None:
         super().__init__()
-        self._errors: Array = np.zeros(POINTS)
+        self._errors: Array = np.zeros(len(LEVELS))
 
     def fit(self, features: Array, residuals: Array, seed: int) -> None:
         """See :class:`predictor.estimator.Estimator`."""
@@ -100,7 +100,7 @@ class RandomForest(_Forest):
         # Only the quantiles are needed from here on; the file need not carry a value per training row.
         self._model.oob_prediction_ = self._errors
 
-    def predict_points(self, features: Array) -> Array:
+    def predict_quantiles(self, features: Array) -> Array:
         """The point plus out-of-bag errors."""
         point = np.asarray(self._model.predict(features), dtype=np.float64)
         return point[:, None] + self._errors
@@ -109,7 +109,7 @@ class RandomForest(_Forest):
         """Read a verified skops file and the errors in it."""
         super().load(path)
         errors = np.asarray(self._model.oob_prediction_, dtype=np.float64)
-        if errors.shape != (POINTS,) or not np.isfinite(errors).all():
+        if errors.shape != LEVELS.shape or not np.isfinite(errors).all():
             raise ArtifactError(f"{path.name}: a random forest without its out-of-bag errors")
         self._errors = errors
 
@@ -127,7 +127,7 @@ class QuantileForest(_Forest):
         self._model = RandomForestQuantileRegressor(**_options(len(residuals), seed), max_samples_leaf=LEAF_MIN)
         self._model.fit(features, residuals)
 
-    def predict_points(self, features: Array) -> Array:
+    def predict_quantiles(self, features: Array) -> Array:
         """Weighted quantiles of the residuals in the leaves."""
         return np.sort(np.asarray(self._model.predict(features, quantiles=list(LEVELS)), dtype=np.float64), axis=1)
 
@@ -145,6 +145,6 @@ class RawQuantileForest(QuantileForest):
         """See :class:`predictor.estimator.Estimator`."""
         super().fit(features, residuals + features[:, _BASE], seed)
 
-    def predict_points(self, features: Array) -> Array:
+    def predict_quantiles(self, features: Array) -> Array:
         """Weighted quantiles of the log totals in the leaves, relative to the recurrence median."""
-        return super().predict_points(features) - features[:, _BASE, None]
+        return super().predict_quantiles(features) - features[:, _BASE, None]

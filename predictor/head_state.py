@@ -1,134 +1,119 @@
-"""The state behind served predictions: models with rolling calibration, and per unit the champions and the trust in them."""
+"""The state behind served predictions, per unit: the weights of the experts, the calibration, and the drift of their errors."""
 
 from collections.abc import Hashable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 
-from policies.model.estimate import Unit
-from predictor.baselines import NAMES as BASELINE_NAMES
-from predictor.candidate_scores import CandidateScores
+import numpy as np
+
+from predictor.aggregation import LEARNT, Aggregation, Bursts
+from predictor.conformal import SpreadCalibration
 from predictor.drift import DriftMonitor
-from predictor.intervals import Array, ConformalCalibrator
-from predictor.mix import SIMPLEST, Mix
+from predictor.experts import BASIC
+from predictor.intervals import Array, RollingSum
 from predictor.pending import PendingPrediction
 from predictor.recurrence import BUCKETS
-from predictor.tracking import IntervalTracker
-from predictor.training import TrainedHead, TrainedModel
-from predictor.trust import Switch, Trust, TrustRung
+from predictor.training import TrainedHead
+
+COVERED_MAX = 500
+"""Scored jobs per history bucket behind the displayed coverage, the newest."""
+COVERED_JOBS_MIN = 50
+"""Scored jobs that a coverage needs."""
+COVERAGE_MIN = 0.65
+"""Where fewer of the 80% intervals hold, an operator should look: the workload has changed faster than the calibration
+follows."""
+_LEARNT_MIDDLE = LEARNT.tolist().index(0.5)
 
 
 @dataclass(frozen=True, slots=True)
 class BucketStatus:
-    """One history bucket of a head: the champions, the number of jobs that they were chosen by, and the trust in them.
-
-    ``coverage`` (of 80% intervals) and ``concordance`` are the champions' own over the newest jobs; None while too few are
-    scored. ``reason`` is "" on the first rung.
+    """One history bucket of a head: the weight of each expert in the median, the number of jobs that the weights were learnt from
+    (those of the training's test included), and the share of the newest truths inside the 80% interval (None: under 50 jobs).
     """
 
     bucket: str
-    distribution: str
-    point: str
+    weights: Mapping[str, float]
     jobs: int
-    rung: TrustRung
-    reason: str
     coverage: float | None
-    concordance: float | None
-
-
-class ServedModel:
-    """A model in service, with its own copy of the calibrators, which keep learning."""
-
-    def __init__(self, model: TrainedModel) -> None:
-        self.model = model
-        self.calibrators: dict[Unit, dict[str, ConformalCalibrator]] = {
-            unit: {name: deepcopy(c) for name, c in head.calibrators.items()} for unit, head in model.heads.items()
-        }
-
-    def observe(self, unit: Unit, bucket: int, label: float, raw: Mapping[tuple[str, str], Array]) -> None:
-        """A job ended; ``raw`` are the models' points of it before calibration, by version and kind."""
-        for kind, calibrator in self.calibrators.get(unit, {}).items():
-            points = raw.get((self.model.version, kind))
-            if points is not None:
-                calibrator.observe(bucket, label, points)
-
-
-def _candidate_scores(head: TrainedHead | None) -> CandidateScores:
-    """Those of every baseline, and of all models of a head with a champion. Of the models only the champion may serve
-    distributions, by which jobs are ranked: it may have been chosen by more than scores.
-    """
-    if head is None or head.champion is None:
-        return CandidateScores(BASELINE_NAMES)
-    return CandidateScores((*BASELINE_NAMES, *head.kinds), head.metrics, (head.champion,))
 
 
 @dataclass(slots=True)
 class HeadState:
-    """The rolling state of one unit. ``pinned`` is the kind that an operator promoted, which then serves every bucket, and
+    """The rolling state of one unit. ``pinned`` is the kind that an operator promoted, which then serves alone, and
     ``alarms`` how often drift was detected, whichever model served.
     """
 
-    scores: CandidateScores = field(default_factory=lambda: _candidate_scores(None))
-    trust: Trust = field(default_factory=Trust)
-    tracker: IntervalTracker = field(default_factory=IntervalTracker)
+    aggregation: Aggregation = field(default_factory=lambda: Aggregation(BASIC))
+    calibration: SpreadCalibration = field(default_factory=SpreadCalibration)
+    bursts: Bursts = field(default_factory=Bursts)
     drift: DriftMonitor = field(default_factory=DriftMonitor)
+    inside: list[RollingSum] = field(default_factory=lambda: [RollingSum(COVERED_MAX) for _ in BUCKETS])
     pinned: str | None = None
-    has_model: bool = False
     alarms: int = 0
 
-    def use(self, head: TrainedHead | None, pinned: str | None) -> list[Switch]:
-        """Another model serves: the record of the previous one is dropped. The trust in the group distribution and the tracked
-        ends stay: they do not depend on the model.
-        """
-        self.scores = _candidate_scores(head)
-        self.drift = DriftMonitor()
+    def use(self, head: TrainedHead | None, pinned: str | None) -> None:
+        """Another model serves: the weights start from those that its own test gave."""
+        self.aggregation = Aggregation(BASIC) if head is None else deepcopy(head.aggregation)
+        self.calibration = SpreadCalibration() if head is None else deepcopy(head.calibration)
+        self.bursts, self.drift = Bursts(), DriftMonitor()
+        self.inside = [RollingSum(COVERED_MAX) for _ in BUCKETS]
         self.pinned = pinned
-        self.has_model = pinned is not None or (head is not None and head.champion is not None)
-        return self.trust.new_model()
 
-    def mix(self) -> Mix:
-        """The champions of each bucket now."""
+    def combine(self, bucket: int, quantiles: Array) -> Array:
+        """The predictions (jobs, 25) of jobs of a bucket from those of the experts (jobs, experts, 25), before calibration."""
         if self.pinned is not None:
-            return Mix((self.pinned,) * len(BUCKETS), (self.pinned,) * len(BUCKETS))
-        return self.scores.mix()
+            alone = quantiles[:, self.aggregation.experts.index(self.pinned)]
+            asleep = np.isnan(alone[:, :1])
+            if not asleep.any():
+                return np.asarray(alone)
+            return np.where(asleep, self.aggregation.combine(bucket, quantiles), alone)
+        return self.aggregation.combine(bucket, quantiles)
 
     def score(
-        self, bucket: int, label: float, pending: PendingPrediction, at_s: float, group: Hashable
-    ) -> list[Switch]:
-        """Score the prediction of a job that ended at ``at_s``; returns the changes of trust. ``group``: see ``DriftMonitor``."""
-        if pending.current:
-            if pending.served_log is not None:
-                stood = self.drift.alarm
-                self.drift.observe(label - pending.served_log, at_s, group)
-                self.alarms += self.drift.alarm and not stood
-            self.scores.observe(bucket, label, pending.candidates())
-        if pending.tracked is not None:
-            self.tracker.observe(bucket, label, pending.tracked)
-        # Baselines learn from every job, so that no training can clear their alarm.
-        since_s = self.drift.since_s if self.has_model else None
-        return self.trust.observe(
-            bucket,
-            label,
-            model=pending.mixed if pending.current else None,
-            group=pending.candidates().get(SIMPLEST),
-            alarm_age_s=None if since_s is None else at_s - since_s,
-        )
+        self, bucket: int, label: float, pending: PendingPrediction, at_s: float, group: Hashable, submitted_at_s: float
+    ) -> None:
+        """Learn from the prediction of a job that ended at ``at_s``. ``group`` is shared by jobs with correlated errors.
+
+        A prediction under another model teaches nothing: it had other experts.
+        """
+        combined = pending.combined
+        if not pending.current or combined is None:
+            return
+        if pending.served_log is not None:
+            stood = self.drift.alarm
+            self.drift.observe(label - pending.served_log, at_s, group)
+            self.alarms += self.drift.alarm and not stood
+        share = self.bursts.share(group, submitted_at_s)
+        self.aggregation.observe(bucket, label, pending.learnt(self.aggregation.experts), combined, share)
+        self.inside[bucket].push(self.calibration.observe(bucket, label, combined, share))
+
+    def leading(self, bucket: int, awake: Array, count: int) -> list[tuple[str, float]]:
+        """The experts with the most weight in the median of a job, of those ``awake`` (experts), with their shares."""
+        if self.pinned is not None and awake[self.aggregation.experts.index(self.pinned)]:
+            return [(self.pinned, 1.0)]
+        weights = self.aggregation.weights(bucket)[:, _LEARNT_MIDDLE] * awake
+        order = np.argsort(-weights, kind="stable")[:count]
+        total = float(weights.sum())
+        return [
+            (self.aggregation.experts[index], float(weights[index]) / total) for index in order if weights[index] > 0.0
+        ]
 
     def status(self) -> tuple[BucketStatus, ...]:
         """Every bucket, in order."""
-        mix = self.mix()
-        found = []
-        for bucket, name in enumerate(BUCKETS):
-            standing, watch = self.trust.standing(bucket), self.trust.models[bucket]
-            found.append(
-                BucketStatus(
-                    bucket=name,
-                    distribution=mix.distribution[bucket],
-                    point=mix.point[bucket],
-                    jobs=self.scores.jobs(bucket),
-                    rung=standing.rung,
-                    reason=standing.reason,
-                    coverage=watch.coverage,
-                    concordance=watch.concordance,
-                )
+        return tuple(
+            BucketStatus(
+                bucket=name,
+                weights=dict(zip(self.aggregation.experts, self._shown(bucket), strict=True)),
+                jobs=self.aggregation.labels[bucket],
+                coverage=self.inside[bucket].total / len(self.inside[bucket])
+                if len(self.inside[bucket]) >= COVERED_JOBS_MIN
+                else None,
             )
-        return tuple(found)
+            for bucket, name in enumerate(BUCKETS)
+        )
+
+    def _shown(self, bucket: int) -> list[float]:
+        if self.pinned is not None:
+            return [float(name == self.pinned) for name in self.aggregation.experts]
+        found: list[float] = self.aggregation.weights(bucket)[:, _LEARNT_MIDDLE].tolist()
+        return found

@@ -9,16 +9,26 @@ from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
+import numpy as np
 from sortedcontainers import SortedList
 
+from predictor.intervals import LEVELS
 from predictor.recurrence import Level
+
+Quantiles = tuple[float, ...]
+"""Log quantiles at the predictor's levels."""
 
 LABELS_KEPT: Final = 20
 """The newest labels kept per group: recent runs predict better than many runs."""
 CLUSTER_LABELS_KEPT: Final = 2_000
 """Labels behind the cluster-wide median and the cold-start distribution."""
+RECENT_LABELS: Final = 50
+"""Labels behind the distribution of the cluster's newest jobs."""
+QUANTILE_LABELS_MIN: Final = 5
+"""Labels that make a distribution."""
 EWMA_WEIGHT: Final = 0.3
 """Weight of the newest label in a group's exponentially weighted mean."""
 GROUPS_MAX: Final = 200_000
@@ -31,6 +41,16 @@ def median_of(ordered: Sequence[float]) -> float:
     """The median of ascending values."""
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2.0
+
+
+def _quantiles_of(labels: Sequence[float]) -> Quantiles | None:
+    """The empirical distribution of some labels; None for too few."""
+    if len(labels) < QUANTILE_LABELS_MIN:
+        return None
+    ordered = np.sort(np.fromiter(labels, dtype=float))
+    # Each label has an equal share of the mass and stands in the middle of it.
+    position = np.clip(LEVELS * len(ordered) - 0.5, 0.0, len(ordered) - 1.0)
+    return tuple(np.interp(position, np.arange(len(ordered)), ordered).tolist())
 
 
 @dataclass(slots=True, eq=False)
@@ -58,9 +78,18 @@ class Group:
     last2: float = 0.0
     mean: float = 0.0
     _total: float = 0.0
+    _quantiles: Quantiles | None = None
+
+    @property
+    def quantiles(self) -> Quantiles | None:
+        """The distribution of the kept labels; None while there are fewer than 5."""
+        if self._quantiles is None:
+            self._quantiles = _quantiles_of(self.labels)
+        return self._quantiles
 
     def add(self, label: float, ended_at_s: float, failed: bool) -> None:
         """One more job of the group has ended. O(labels kept)."""
+        self._quantiles = None
         total = math.exp(label)
         self.previous = self.last if self.count else label
         self.last = label
@@ -89,6 +118,7 @@ class ClusterLabels:
         self._newest: deque[float] = deque()
         self._ordered: SortedList = SortedList()
         self._median: float | None = None
+        self._quantiles: Quantiles | None = None
 
     def __len__(self) -> int:
         return len(self._newest)
@@ -99,7 +129,7 @@ class ClusterLabels:
             self._ordered.remove(self._newest.popleft())
         self._newest.append(label)
         self._ordered.add(label)
-        self._median = None
+        self._median = self._quantiles = None
 
     @property
     def median(self) -> float:
@@ -108,10 +138,13 @@ class ClusterLabels:
             self._median = median_of(self._ordered)
         return self._median
 
-    def points(self, count: int) -> list[float]:
-        """``count`` equal-mass points of the empirical distribution, ascending."""
-        size = len(self._ordered)
-        return [float(self._ordered[min(size - 1, int((i + 0.5) * size / count))]) for i in range(count)]
+    @property
+    def quantiles(self) -> Quantiles | None:
+        """The distribution of the newest 50 labels; None while there are fewer than 5."""
+        if self._quantiles is None:
+            start = max(0, len(self._newest) - RECENT_LABELS)
+            self._quantiles = _quantiles_of(list(islice(self._newest, start, None)))
+        return self._quantiles
 
 
 class _Groups(OrderedDict[Hashable | None, Group]):

@@ -1,13 +1,15 @@
-"""Distributions: 32 equal-mass points, the residuals that make a point a distribution, and rolling split-conformal calibration.
+"""Distributions: quantiles at fixed levels, the residuals that make a point a distribution, and the points of an estimate.
 
-Both windows are Mondrian by history bucket, because errors depend on how often a program has run. A bucket with fewer than 50
-residuals uses those of all buckets together. Everything is in natural log units.
+Everything is in natural log units until :func:`estimate_points`. Residuals are kept by history bucket, because errors depend on
+how often a program has run. A bucket with fewer than 50 residuals uses those of all buckets together.
 """
 
 from collections import deque
+from collections.abc import Sequence
+from functools import cache
 from itertools import islice
 from statistics import NormalDist
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,17 +18,51 @@ from predictor.recurrence import BUCKETS
 
 Array = NDArray[np.float64]
 
+LEVELS: Final[Array] = np.array(
+    [
+        *(0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4),
+        *(0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.965, 0.98, 0.99, 0.995),
+    ]
+)
+"""The levels of every distribution inside the predictor: dense in the tails, where a job runs much longer than it ever did."""
+MIDDLE: Final = LEVELS.tolist().index(0.5)
 POINTS: Final = 32
-LEVELS: Final[Array] = (np.arange(POINTS) + 0.5) / POINTS
-"""The level of each equal-mass point."""
+"""Equal-mass points of an estimate, which policies read."""
+POINT_LEVELS: Final[Array] = (np.arange(POINTS) + 0.5) / POINTS
+"""The level in the middle of each point's share of the mass."""
 BUCKET_RESIDUALS_MIN: Final = 50
 """Residuals that a bucket needs before its own are used alone."""
 POINT_WINDOW: Final = 40_000
 """Residuals kept per bucket for a point's distribution (the newest ended jobs)."""
-CONFORMAL_WINDOW: Final = 500
-"""Residuals kept per bucket for calibration: recent enough to follow the workload."""
-NORMAL_POINTS: Final[Array] = np.array([NormalDist().inv_cdf(float(level)) for level in LEVELS])
-"""Standard normal points: the assumed shape of an error of which only the scale is known."""
+
+_NORMAL: Final = NormalDist()
+_SLICES: Final = 8
+"""Places within each point's share of the mass at which its mean is taken."""
+
+
+def probits(levels: Sequence[float] | Array) -> Array:
+    """Standard normal quantiles of levels."""
+    return np.array([_NORMAL.inv_cdf(float(level)) for level in levels])
+
+
+NORMAL_QUANTILES: Final[Array] = probits(LEVELS)
+"""Standard normal quantiles: the assumed shape of an error of which only the scale is known."""
+
+
+@cache
+def _from_levels(levels: tuple[float, ...]) -> Array:
+    return interpolation(LEVELS, np.array(levels))
+
+
+def interpolation(from_levels: Array, to_levels: Array) -> Array:
+    """The matrix (from, to) by which quantiles at one set of levels become quantiles at another: linear in the normal quantile
+    of the level, flat beyond the outermost.
+    """
+    have, want = probits(from_levels), probits(to_levels)
+    return np.stack([np.interp(want, have, unit) for unit in np.eye(len(have))])
+
+
+_FINE: Final[Array] = interpolation(LEVELS, (np.arange(POINTS * _SLICES) + 0.5) / (POINTS * _SLICES))
 
 
 def quantile_of(points: Array, levels: Array) -> Array:
@@ -36,6 +72,27 @@ def quantile_of(points: Array, levels: Array) -> Array:
     high = np.minimum(low + 1, points.shape[-1] - 1)
     share = position - low
     return np.asarray(points[..., low] * (1.0 - share) + points[..., high] * share)
+
+
+def times(quantiles: Array, matrix: Array) -> Array:
+    """The product, with each row's sums in the same order however many rows there are: a batch answers as its jobs one by one."""
+    found = np.zeros((*quantiles.shape[:-1], matrix.shape[1]))
+    for position, row in enumerate(matrix):
+        found += quantiles[..., position, None] * row
+    return found
+
+
+def at_levels(quantiles: Array, levels: Array) -> Array:
+    """Quantiles (..., 25) at other ``levels``: exact where a level is one of :data:`LEVELS`."""
+    return times(quantiles, _from_levels(tuple(levels.tolist())))
+
+
+def estimate_points(quantiles: Array) -> Array:
+    """The log of :data:`POINTS` equal-mass points (..., 32) of distributions (..., 25): each is the mean *total* of its share of
+    the mass, so that the mean of the points is the distribution's, with the part of its tail beyond the outermost shares.
+    """
+    totals = np.exp(times(quantiles, _FINE))
+    return np.asarray(np.log(totals.reshape(*totals.shape[:-1], POINTS, _SLICES).mean(axis=-1)))
 
 
 def mixture(first: Array, second: Array, weight: float) -> Array:
@@ -69,20 +126,20 @@ class RollingSum:
         self.total += value
 
 
-class _Window:
-    """Residuals per bucket, counted when the window has grown by 2%.
+class PointResiduals:
+    """Residuals (label - point) of a point predictor; its distribution is the point plus these.
 
-    The moment of counting depends only on the residuals pushed, never on calls in between, so that a predictor restored after
-    a restart answers the same.
+    They are counted when the window has grown by 2%: the moment depends only on the residuals observed, never on calls in
+    between, so that a predictor restored after a restart answers the same.
     """
 
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._residuals: list[deque[Any]] = [deque() for _ in BUCKETS]
+    def __init__(self) -> None:
+        self._residuals: list[deque[float]] = [deque() for _ in BUCKETS]
         self._fresh = [0] * len(BUCKETS)
         self._cache: dict[int, Array | None] = {}
 
-    def _push(self, bucket: int, residual: Any) -> None:
+    def observe(self, bucket: int, residual: float) -> None:
+        """A prediction was scored."""
         self._residuals[bucket].append(residual)
         self._fresh[bucket] += 1
         if self._fresh[bucket] * 50 >= len(self._residuals[bucket]):
@@ -90,90 +147,18 @@ class _Window:
             self._cache.clear()
             self._fresh = [0] * len(BUCKETS)
             for window in self._residuals:
-                while len(window) > self._size:
+                while len(window) > POINT_WINDOW:
                     window.popleft()
 
-    def _pool(self, bucket: int) -> Array | None:
-        values = self._counted(bucket)
-        if len(values) < BUCKET_RESIDUALS_MIN:
-            values = [residual for each in range(len(BUCKETS)) for residual in self._counted(each)]
-        return np.array(values) if len(values) >= BUCKET_RESIDUALS_MIN else None
-
-    def _counted(self, bucket: int) -> list[Any]:
-        window = self._residuals[bucket]
-        return list(islice(window, len(window) - self._fresh[bucket]))
-
-    def __len__(self) -> int:
-        return sum(len(window) for window in self._residuals)
-
-
-class PointResiduals(_Window):
-    """Residuals (label - point) of a point predictor; its distribution is the point plus these."""
-
-    def __init__(self) -> None:
-        super().__init__(POINT_WINDOW)
-
-    def observe(self, bucket: int, residual: float) -> None:
-        """A prediction was scored."""
-        self._push(bucket, residual)
-
     def quantiles(self, bucket: int) -> Array | None:
-        """The residuals' equal-mass points, shape (32,); None while fewer than 50 are known in all."""
+        """The residuals' quantiles at :data:`LEVELS`; None while fewer than 50 are known in all."""
         if bucket not in self._cache:
-            pool = self._pool(bucket)
-            self._cache[bucket] = None if pool is None else np.quantile(pool, LEVELS)
+            values = self._counted(bucket)
+            if len(values) < BUCKET_RESIDUALS_MIN:
+                values = [residual for each in range(len(BUCKETS)) for residual in self._counted(each)]
+            self._cache[bucket] = np.quantile(values, LEVELS) if len(values) >= BUCKET_RESIDUALS_MIN else None
         return self._cache[bucket]
 
-
-class ConformalCalibrator(_Window):
-    """Rolling split-conformal correction of each point: shift it so that its level held on the newest residuals.
-
-    For a predictor that gives one point 32 times, the shifts are its residual distribution.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(CONFORMAL_WINDOW)
-
-    def observe(self, bucket: int, label: float, raw_points: Array) -> None:
-        """A prediction was scored; ``raw_points`` are the model's own, before any shift."""
-        # Rounded (0.01% of an estimate), so that a window which is stored and loaded again is equal.
-        self._push(bucket, np.round(label - raw_points, 4))
-
-    def calibrate(self, bucket: int, raw_points: Array) -> Array:
-        """Shifted points, ascending (quantiles may cross: they are sorted). Unchanged while fewer than 50 are known."""
-        if bucket not in self._cache:
-            pool = self._pool(bucket)
-            if pool is None:
-                self._cache[bucket] = None
-            else:
-                position = np.minimum((LEVELS * (len(pool) + 1)).astype(int), len(pool) - 1)
-                self._cache[bucket] = np.sort(pool, axis=0)[position, np.arange(POINTS)]
-        shift = self._cache[bucket]
-        return np.sort(raw_points if shift is None else raw_points + shift)
-
-    def dump(self) -> dict[str, Any]:
-        """The window as JSON: the residuals of each bucket, oldest first, and how many of the newest are not counted yet."""
-        return {
-            "residuals": [[residual.tolist() for residual in window] for window in self._residuals],
-            "fresh": list(self._fresh),
-        }
-
-    @classmethod
-    def load(cls, dumped: dict[str, Any]) -> "ConformalCalibrator":
-        """The inverse of :meth:`dump`, equal in all later answers. Raises ValueError for anything else."""
-        if not isinstance(dumped, dict) or dumped.keys() != {"residuals", "fresh"}:
-            raise ValueError("calibration: must have the keys residuals and fresh")
-        windows, fresh = dumped["residuals"], dumped["fresh"]
-        if len(windows) != len(BUCKETS) or len(fresh) != len(BUCKETS):
-            raise ValueError("calibration: wrong number of history buckets")
-        calibrator = cls()
-        for bucket, (window, count) in enumerate(zip(windows, fresh, strict=True)):
-            if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= len(window):
-                raise ValueError(f"calibration: fresh: must be from 0 to {len(window)} (got {count!r})")
-            for residual in window:
-                values = np.array(residual, dtype=np.float64)
-                if values.shape != (POINTS,) or not np.isfinite(values).all():
-                    raise ValueError(f"calibration: a residual must be {POINTS} finite numbers")
-                calibrator._residuals[bucket].append(values)
-            calibrator._fresh[bucket] = count
-        return calibrator
+    def _counted(self, bucket: int) -> list[float]:
+        window = self._residuals[bucket]
+        return list(islice(window, len(window) - self._fresh[bucket]))

@@ -8,57 +8,32 @@ from typing import Final, NamedTuple, overload
 import numpy as np
 
 from policies.model.estimate import Estimate, Prediction, ShadowPrediction, Unit
-from predictor.baselines import NAMES as BASELINE_NAMES
+from predictor.aggregation import AGGREGATION, FROM_LEARNT, LEARNT
 from predictor.baselines import baseline_points
 from predictor.dataset import Knowledge
+from predictor.experts import BASIC
 from predictor.fallback import DECLARED_WORDS, in_units
-from predictor.intervals import LEVELS, POINTS, Array, quantile_of
-from predictor.mix import SIMPLEST
+from predictor.intervals import Array, at_levels, estimate_points
 from predictor.recurrence import Level, bucket_of, keys_of
 from predictor.rows import Submission
-from predictor.tracking import Tracked
 
-SHADOW_POINTS: Final = 8
-"""Shadows keep 8 equal-mass points: enough to score them, a quarter of the space."""
-_STRIDE: Final = POINTS // SHADOW_POINTS
-FALLBACK: Final = "ladder"
-"""The shadow of the fallback chain: what history alone predicts."""
-MIX: Final = "mix"
-"""The shadow of the champions, whether or not they are trusted. Its name begins with their model."""
-TRACKED: Final = "tracked"
-"""The shadow of the champions' distribution with tracked ends, only where it did not serve; :data:`UNTRACKED`: without, where the
-tracked one did. Neither where both are equal.
-"""
-UNTRACKED: Final = "untracked"
+_BASIC: Final = "baseline"
+"""The prefix of the shadows of experts without a model."""
 UNDECLARED: Final = "undeclared"
 """The shadow of the estimate before a declaration was mixed in; only where one was."""
-_BASELINE: Final = "baseline"
 
 Baselines = dict[Unit, tuple[int, tuple[float, ...]]]
 """History bucket and the baselines' log points, per unit."""
 
 
-def baseline_name(name: str) -> str:
-    """The name of a baseline's shadow."""
-    return f"{_BASELINE}/{name}"
+def basic_name(name: str) -> str:
+    """The name of the shadow of an expert that needs no training."""
+    return f"{_BASIC}/{name}"
 
 
-def mix_name(version: str) -> str:
-    """The name of the champions' shadow; ``version`` "" where no model serves."""
-    return f"{version or _BASELINE}/{MIX}"
-
-
-def tracked_shadows(version: str, tracked: Tracked) -> dict[str, Array]:
-    """The champions' shadows, from which :attr:`PendingPrediction.tracked` is restored. ``version`` "" where no model serves."""
-    found = {mix_name(version): tracked.served}
-    if not np.array_equal(tracked.plain, tracked.moved):
-        found |= {UNTRACKED: tracked.plain} if tracked.moved_serves else {TRACKED: tracked.moved}
-    return found
-
-
-def thin(points: Array) -> Array:
-    """:data:`SHADOW_POINTS` equal-mass points of rows of 32. Their levels lie half-way between two of the 32."""
-    return np.asarray((points[..., _STRIDE // 2 - 1 :: _STRIDE] + points[..., _STRIDE // 2 :: _STRIDE]) * 0.5)
+def aggregation_name(version: str) -> str:
+    """The name of the aggregation's shadow, before calibration; ``version`` "" where no model serves."""
+    return f"{version or _BASIC}/{AGGREGATION}"
 
 
 class Shadows(Sequence[ShadowPrediction]):
@@ -69,7 +44,7 @@ class Shadows(Sequence[ShadowPrediction]):
     __slots__ = ("names", "totals")
 
     def __init__(self, names: tuple[str, ...], totals: Array) -> None:
-        """``totals`` (names, :data:`SHADOW_POINTS`), in units."""
+        """``totals`` (names, 9) at the levels ``aggregation.LEARNT``, in units."""
         self.names = names
         self.totals = totals
 
@@ -97,16 +72,16 @@ class Shadows(Sequence[ShadowPrediction]):
 
 
 def shadows(jobs: Sequence[Mapping[str, Array]]) -> list[Shadows]:
-    """The shadows of each job from its log points by name: thinned to :data:`SHADOW_POINTS`, in units. One array operation for
+    """The shadows of each job from its log quantiles (25) by name: at the learnt levels, in units. One array operation for
     all jobs with the same names.
     """
-    found = [Shadows((), np.empty((0, SHADOW_POINTS)))] * len(jobs)
+    found = [Shadows((), np.empty((0, len(LEARNT))))] * len(jobs)
     alike: dict[tuple[str, ...], list[int]] = {}
-    for job, points in enumerate(jobs):
-        alike.setdefault(tuple(points), []).append(job)
+    for job, quantiles in enumerate(jobs):
+        alike.setdefault(tuple(quantiles), []).append(job)
     for names, members in alike.items():
         if names:
-            totals = in_units(thin(np.array([[*jobs[job].values()] for job in members])))
+            totals = in_units(at_levels(np.array([[*jobs[job].values()] for job in members]), LEARNT))
             for job, rows in zip(members, totals, strict=True):
                 # A copy: one long-running job must not keep a whole batch in memory.
                 found[job] = Shadows(names, rows.copy())
@@ -135,13 +110,13 @@ class Revision(NamedTuple):
 
 @dataclass(slots=True)
 class PendingPrediction:
-    """The first prediction of a job that has not ended. About 5 kB.
+    """The first prediction of a job that has not ended. About 3 kB.
 
-    ``baselines`` is for both units: the baselines of both learn, whichever was predicted. ``version`` is the model that served
-    then ("": none) and ``current`` whether it is the one that serves now. ``shadow_points`` are the log points of every shadow,
-    ``raw`` those of the models before calibration, by version and kind. ``base`` are the log points before a declaration was
-    mixed in, with their ``source`` in words and whether they were ``trusted``; with the ``features`` and the last ``revision``
-    they serve to revise the estimate while the job runs.
+    ``baselines`` is for both units: the baselines of both learn, whichever was predicted. ``version`` is the model that
+    served then ("": none) and ``current`` whether it is the one that serves now. ``shadow_quantiles`` are the log quantiles
+    of every shadow at the learnt levels. ``base`` are the log points before a declaration was mixed in, with their
+    ``source`` in words and whether they were ``trusted``; with the ``features`` and the last ``revision`` they serve to
+    revise the estimate while the job runs.
     """
 
     baselines: Baselines
@@ -149,8 +124,7 @@ class PendingPrediction:
     version: str = ""
     current: bool = True
     served_log: float | None = None
-    shadow_points: dict[str, Array] = field(default_factory=dict)
-    raw: dict[tuple[str, str], Array] = field(default_factory=dict)
+    shadow_quantiles: dict[str, Array] = field(default_factory=dict)
     base: Array = field(default_factory=lambda: np.empty(0))
     source: str = ""
     trusted: bool = False
@@ -163,12 +137,14 @@ class PendingPrediction:
         kept = prediction.shadows
         if not isinstance(kept, Shadows):
             kept = Shadows(tuple(each.model_version for each in kept), np.array([each.points for each in kept]))
-        self.shadow_points = dict(zip(kept.names, np.log(kept.totals), strict=True))
-        suffix = f"/{MIX}"
-        name = next((name for name in self.shadow_points if name.endswith(suffix)), "")
-        self.version = name.removesuffix(suffix).removeprefix(_BASELINE)
-        estimate, undeclared = prediction.estimate, self.shadow_points.get(UNDECLARED)
-        self.base = np.log(estimate.points) if undeclared is None else quantile_of(undeclared, LEVELS)
+        # Releases before the aggregation stored other points; they teach nothing.
+        if kept.totals.shape[1:] == LEARNT.shape:
+            self.shadow_quantiles = dict(zip(kept.names, np.log(kept.totals), strict=True))
+        suffix = f"/{AGGREGATION}"
+        name = next((name for name in self.shadow_quantiles if name.endswith(suffix)), "")
+        self.version = name.removesuffix(suffix).removeprefix(_BASIC)
+        estimate, undeclared = prediction.estimate, self.shadow_quantiles.get(UNDECLARED)
+        self.base = np.log(estimate.points) if undeclared is None else estimate_points(undeclared @ FROM_LEARNT)
         self.source, self.trusted = estimate.source.partition(DECLARED_WORDS)[0], estimate.trusted
         self.features = array("d", prediction.features)
 
@@ -176,31 +152,16 @@ class PendingPrediction:
         """The same for a job that has not reported anything."""
         return self if self.revision is None else replace(self, revision=None)
 
-    def candidates(self) -> dict[str, Array]:
-        """Log points by candidate. The fallback chain stands for the simplest: it predicts new programs better than a median."""
-        points = self.shadow_points
-        found = {name: points[key] for name in BASELINE_NAMES if (key := baseline_name(name)) in points}
-        if FALLBACK in points:
-            found[SIMPLEST] = points[FALLBACK]
-        prefix = f"{self.version}/"
-        if self.version:
-            found |= {key.removeprefix(prefix): row for key, row in points.items() if key.startswith(prefix)}
-        return found
+    def learnt(self, experts: Sequence[str]) -> Array:
+        """The log quantiles (experts, 9) of the experts; NaN where one had no answer."""
+        asleep = np.full(len(LEARNT), np.nan)
+        names = (basic_name(name) if name in BASIC else f"{self.version}/{name}" for name in experts)
+        return np.array([self.shadow_quantiles.get(name, asleep) for name in names])
 
     @property
-    def mixed(self) -> Array | None:
-        """The champions' log points, as they served."""
-        return self.shadow_points.get(mix_name(self.version))
-
-    @property
-    def tracked(self) -> Tracked | None:
-        """The champions' log points with tracked ends and without."""
-        served = self.mixed
-        if served is None:
-            return None
-        if UNTRACKED in self.shadow_points:
-            return Tracked(self.shadow_points[UNTRACKED], served, True)
-        return Tracked(served, self.shadow_points.get(TRACKED, served), False)
+    def combined(self) -> Array | None:
+        """The log quantiles (9) of the aggregation before calibration; None where nothing was served."""
+        return self.shadow_quantiles.get(aggregation_name(self.version))
 
 
 def mark_current(pending: Sequence[PendingPrediction], version: str) -> None:

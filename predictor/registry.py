@@ -23,7 +23,8 @@ class ModelState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelVersion:
-    """One training run. ``kind`` names the champion of each head ("iterations: quantile_forest"); ``sha256`` pins the folder."""
+    """One training run. ``kind`` names the best model of each head ("iterations: quantile_forest"); ``sha256`` pins the
+    folder."""
 
     id: str
     kind: str
@@ -42,7 +43,7 @@ def model_version(model: TrainedModel, folder: Path, manifest_sha256: str) -> Mo
     """The record of a model that was just stored in ``folder``."""
     return ModelVersion(
         id=model.version,
-        kind=", ".join(f"{unit}: {head.champion or 'baselines'}" for unit, head in sorted(model.heads.items())),
+        kind=", ".join(f"{unit}: {head.best}" for unit, head in sorted(model.heads.items())),
         trained_until_s=model.trained_until_s,
         rows=model.rows,
         feature_schema=model.feature_schema,

@@ -1,15 +1,14 @@
-"""The replay sheet: each candidate's predictions for the jobs that the gate tested, which a training leaves for a replay.
+"""The replay sheet: what would have been served for the jobs that the gate tested, which a training leaves for a replay.
 
-No candidate had seen the jobs that it predicts. A new model's predictions are those of the prequential test. The champion that
-serves now predicts the jobs submitted after its training itself; for older ones, which it was trained on, the predictions of
-models of its kind that were fitted before stand in. Where the gate does not let a model serve, the baseline does.
+No model had seen the jobs that it predicts. A new model's predictions are those of the prequential test. The champion that
+serves now predicts the jobs submitted after its training itself; for older ones, which it was trained on, the predictions
+of models of its kinds that were fitted before stand in. Each arm has weights of its own, learnt in the order of time.
 """
 
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,15 +16,16 @@ import numpy as np
 
 from policies.model.estimate import Unit
 from predictor.dataset import UNITS, Example
-from predictor.intervals import Array
-from predictor.mix import SIMPLEST, blended
-from predictor.prequential import Run, calibrate_in_order, label_of
-from predictor.recurrence import BUCKETS
+from predictor.experts import BASIC
+from predictor.intervals import Array, estimate_points
+from predictor.prequential import Run, Served, label_of, serve
 from predictor.rows import EndedRow, open_text, row_from_dict, row_to_dict
 from predictor.training import TrainedHead, TrainedModel
 
 BASELINES: Final = "baselines"
-"""The arm in which no model serves."""
+"""The arm of the experts without a model."""
+NEW: Final = "new"
+"""The arm of the model that was just trained."""
 CHAMPION: Final = "champion"
 """The arm of the model that serves now."""
 
@@ -39,26 +39,17 @@ class SheetJob:
     points: Mapping[str, Sequence[float]]
 
 
-def arms_of(model: TrainedModel) -> dict[str, dict[Unit, str | None]]:
-    """The champions of the heads in each arm: for every kind that passed the gate of some head, that kind wherever it passed."""
-    passed = {verdict.kind for head in model.heads.values() for verdict in head.verdicts if verdict.passed}
-    return {
-        kind: {
-            unit: kind if any(v.passed and v.kind == kind for v in head.verdicts) else head.champion
-            for unit, head in model.heads.items()
-        }
-        for kind in sorted(passed)
-    }
-
-
 def write_sheet(
-    path: Path, model: TrainedModel, runs: Mapping[Unit, Run], champion: TrainedModel | None, jobs_max: int
+    path: Path,
+    tested: Mapping[Unit, tuple[Run, Served]],
+    champion: TrainedModel | None,
+    jobs_max: int,
 ) -> int:
     """Write the ``jobs_max`` newest tested jobs, in order of submission; returns how many."""
     predicted: dict[int, dict[Unit, dict[str, Array]]] = {}
     examples: dict[int, dict[Unit, Example]] = {}
-    for unit, run in runs.items():
-        arms = _points_by_arm(unit, run, model, champion)
+    for unit, (run, served) in tested.items():
+        arms = _points_by_arm(unit, run, served, champion)
         for row, example in enumerate(run.examples[run.test_start :]):
             examples.setdefault(example.submission.job, {})[unit] = example
             predicted.setdefault(example.submission.job, {})[unit] = {arm: points[row] for arm, points in arms.items()}
@@ -91,44 +82,22 @@ def _line(units: Mapping[Unit, Example], predicted: Mapping[Unit, Mapping[str, A
     return {"row": row_to_dict(row), "unit": unit.value, "said": points}
 
 
-def _points_by_arm(unit: Unit, run: Run, model: TrainedModel, champion: TrainedModel | None) -> dict[str, Array]:
+def _points_by_arm(unit: Unit, run: Run, served: Served, champion: TrainedModel | None) -> dict[str, Array]:
     """Per arm the points of each test row of a head."""
-    candidates = run.candidates
-    arms = {BASELINES: candidates[SIMPLEST]}
-    for arm, kinds in arms_of(model).items():
-        arms[arm] = _where_it_serves(run, model.heads[unit], kinds[unit], candidates)
+    arms = {BASELINES: serve(run, BASIC), NEW: served}
     if champion is not None:
-        arms[CHAMPION] = _of_champion(run, champion.heads.get(unit), candidates, champion.trained_until_s)
-    return arms
+        arms[CHAMPION] = _of_champion(run, champion.heads.get(unit), champion.trained_until_s)
+    return {arm: estimate_points(each.tested(run)) for arm, each in arms.items()}
 
 
-def _of_champion(run: Run, head: TrainedHead | None, candidates: Mapping[str, Array], trained_until_s: float) -> Array:
+def _of_champion(run: Run, head: TrainedHead | None, trained_until_s: float) -> Served:
     if head is None:
-        return candidates[SIMPLEST]
-    own = {kind: points.copy() for kind, points in candidates.items()}
-    tested = run.examples[run.test_start :]
-    fresh = [row for row, each in enumerate(tested) if each.submission.submitted_at_s > trained_until_s]
+        return serve(run, BASIC)
+    quantiles = run.quantiles.copy()
+    fresh = [row for row, each in enumerate(run.examples) if each.submission.submitted_at_s > trained_until_s]
     if fresh:
-        predicted = _predict(head, [tested[row] for row in fresh])
-        for kind in head.kinds:
-            own.setdefault(kind, candidates[SIMPLEST].copy())[fresh] = predicted[kind]
-    return _where_it_serves(run, head, head.champion, own)
-
-
-def _where_it_serves(run: Run, head: TrainedHead, kind: str | None, points: Mapping[str, Array]) -> Array:
-    """The kind's points in the history buckets that it serves, and those of the recurrence median in the others."""
-    found = points[SIMPLEST].copy()
-    if kind is not None and kind in points:
-        won = {bucket for bucket in range(len(BUCKETS)) if head.beats_baselines(kind, bucket)}
-        rows = [row for row, bucket in enumerate(run.buckets) if bucket in won]
-        found[rows] = points[kind][rows]
-    return found
-
-
-def _predict(head: TrainedHead, examples: Sequence[Example]) -> dict[str, Array]:
-    """A stored model's predictions for jobs in order of submission; its calibration learns as they end."""
-    features = np.array([example.features for example in examples])
-    base = np.array([example.base for example in examples])
-    raw = {kind: base[:, None] + estimator.predict_points(features) for kind, estimator in head.estimators.items()}
-    calibrators = {kind: deepcopy(calibrator) for kind, calibrator in head.calibrators.items()}
-    return blended(calibrate_in_order(examples, raw, calibrators), base)
+        features = np.array([run.examples[row].features for row in fresh])
+        bases = np.array([run.examples[row].base for row in fresh])
+        for kind, estimator in head.estimators.items():
+            quantiles[fresh, run.experts.index(kind)] = bases[:, None] + estimator.predict_quantiles(features)
+    return serve(replace(run, quantiles=quantiles))

@@ -16,42 +16,62 @@ import numpy as np
 
 from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Reported, Unit
 from policies.model.ids import JobId
-from predictor import features
-from predictor.dataset import UNITS, Knowledge, replay
-from predictor.fallback import estimate_from_history, in_units, mix_declaration, points_in_units, unit_of
+from policies.model.placement import Slowdown
+from predictor.aggregation import AGGREGATION
+from predictor.dataset import UNITS, Example, Knowledge, replay
+from predictor.experts import BASIC, BaselineScores
+from predictor.fallback import (
+    LOG_MAX,
+    TOO_FEW,
+    Basis,
+    LogEstimate,
+    basis_of,
+    in_units,
+    mix_declaration,
+    points_in_units,
+    unit_of,
+)
 from predictor.feature_schema import SCHEMA
-from predictor.head_state import BucketStatus, HeadState, ServedModel
+from predictor.head_state import BucketStatus, HeadState
+from predictor.intervals import LEVELS, MIDDLE, Array, estimate_points
 from predictor.locality import SlowdownLearner
-from predictor.mix import Mix
-from predictor.pending import UNDECLARED, Baselines, PendingPrediction, baselines_of, mark_current, shadows
-from predictor.prequential import ROWS_MAX, BaselineScores
+from predictor.pending import (
+    UNDECLARED,
+    Baselines,
+    PendingPrediction,
+    aggregation_name,
+    baselines_of,
+    basic_name,
+    mark_current,
+    shadows,
+)
+from predictor.prequential import ROWS_MAX
 from predictor.recurrence import error_group
 from predictor.reported_totals import revise, with_reported_total
 from predictor.rows import EndedRow, Submission, ended_row, newest_by_submission, request_submission
-from predictor.selection import Query, baseline_points, calibrate, choose, log_switch, pinned_kind, run_head, run_models
 from predictor.speeds import SpeedLearner
 from predictor.throughput_table import ThroughputTable
-from predictor.training import TrainedHead, TrainedModel
-from predictor.trust import Switch
+from predictor.training import TrainedModel
 from predictor.walltimes import Walltimes
 
 PENDING_MAX: Final = 100_000
-"""Pending predictions kept (about 4 kB each); beyond that the oldest are dropped without being scored."""
+"""Pending predictions kept (about 3 kB each); beyond that the oldest are dropped without being scored."""
+BATCH_MAX: Final = 500
+"""Jobs whose predictions are combined at once: a bound on the memory."""
+NAMED: Final = 3
+"""Experts that a source names, those with the most weight."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class PredictorStatus:
-    """What serves now. Per unit: ``champions`` in one line, the champions and the trust of every bucket, ``drifting``, and for
-    how many jobs there is history. ``switches`` counts changes of trust, ``drift_alarms`` detected drifts; both include those
-    from the history that was read at the start.
+    """What serves now. Per unit: the weights of every history bucket, ``drifting``, and for how many jobs there is history.
+    ``drift_alarms`` counts detected drifts, those in the history that was read at the start included.
     """
 
     model_version: str
-    champions: Mapping[Unit, str]
     buckets: Mapping[Unit, tuple[BucketStatus, ...]]
-    switches: int
     drifting: Mapping[Unit, bool]
     recent_log_error: Mapping[Unit, float]
     known_jobs: Mapping[Unit, int]
@@ -59,16 +79,44 @@ class PredictorStatus:
     drift_alarms: Mapping[Unit, int] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Query:
+    """One request while it is being answered.
+
+    ``basis`` is the past that it rests on. ``raw`` are the models' log quantiles, by version and kind; ``quantiles`` those
+    of every expert and of the aggregation, by the names of their shadows. ``estimate`` is the answer.
+    """
+
+    submission: Submission
+    unit: Unit
+    example: Example
+    basis: Basis | None
+    seconds_per_unit: float | None
+    raw: dict[tuple[str, str], Array] = field(default_factory=dict)
+    quantiles: dict[str, Array] = field(default_factory=dict)
+    estimate: Estimate | None = None
+    slowdown: Slowdown | None = None
+
+
 class _Serving(NamedTuple):
-    """The models and champions that answer a batch, even if others are swapped in meanwhile."""
+    """The models that answer a batch, even if others are swapped in meanwhile."""
 
-    champion: ServedModel | None
-    models: tuple[ServedModel, ...]
-    mixes: Mapping[Unit, Mix]
+    champion: TrainedModel | None
+    models: tuple[TrainedModel, ...]
 
 
-def _version(served: ServedModel | None) -> str:
-    return served.model.version if served is not None else ""
+def pinned_kind(model: TrainedModel, unit: Unit, kind: str | None) -> str | None:
+    """The kind that serves all of a head because an operator promoted it. Raises ValueError where the model has no such kind."""
+    head = model.heads.get(unit)
+    if head is None or kind is None:
+        return None
+    if kind not in head.estimators:
+        raise ValueError(f"model {model.version} has no {kind!r} for {unit}; it has {sorted(head.estimators)}")
+    return kind
+
+
+def _version(model: TrainedModel | None) -> str:
+    return model.version if model is not None else ""
 
 
 def _noting_measured(ended: Iterable[EndedJob], measured: list[EndedJob]) -> Iterator[EndedJob]:
@@ -105,8 +153,8 @@ class LivePredictor:
         self._walltimes = Walltimes(walltimes_enforced)
         self._ended_meanwhile: list[EndedRow] | None = None
         self._pending: OrderedDict[JobId, PendingPrediction] = OrderedDict()
-        self._champion: ServedModel | None = None
-        self._candidates: tuple[ServedModel, ...] = ()
+        self._champion: TrainedModel | None = None
+        self._candidates: tuple[TrainedModel, ...] = ()
         if model is not None:
             self.use(model)
 
@@ -121,7 +169,7 @@ class LivePredictor:
         """Load history at start: ended jobs in any order (the newest 40,000 count) and the jobs that are unfinished now.
 
         ``predictions`` are the first ones of any of those jobs, oldest first. They are scored as if this predictor had made them,
-        so that calibration, champions and trust are restored. The model that served must be in use already.
+        so that weights and calibration are restored. The model that served must be in use already.
         """
         measured: list[EndedJob] = []
         rows = newest_by_submission(map(ended_row, _noting_measured(ended, measured)), ROWS_MAX)
@@ -159,7 +207,7 @@ class LivePredictor:
     def _restore(
         self, predictions: Mapping[JobId, Prediction], baselines: Mapping[JobId, Baselines]
     ) -> dict[JobId, PendingPrediction]:
-        """The pending predictions, with the models' raw points, which follow from the stored features."""
+        """The pending predictions."""
         pending: dict[JobId, PendingPrediction] = {}
         filled: dict[int, PendingPrediction] = {}
         for job, prediction in predictions.items():
@@ -170,30 +218,7 @@ class LivePredictor:
                 pending[job] = filled[id(prediction)] = PendingPrediction(known, prediction.estimate.unit)
                 pending[job].fill(prediction)
         mark_current(list(pending.values()), _version(self._champion))
-        heads = self._champion.model.heads if self._champion is not None else {}
-        for unit, head in heads.items():
-            # Elements of an array share the points, so they are computed once.
-            current = {
-                id(each.raw): (each, predictions[job])
-                for job, each in pending.items()
-                if each.current and each.unit is unit
-            }
-            self._run_again(head, list(current.values()))
         return pending
-
-    def _run_again(self, head: TrainedHead, predictions: Sequence[tuple[PendingPrediction, Prediction]]) -> None:
-        ready = [
-            (pending, prediction.features)
-            for pending, prediction in predictions
-            if prediction.feature_schema == SCHEMA and np.isfinite(prediction.features).all()
-        ]
-        if ready:
-            matrix = np.array([vector for _, vector in ready])
-            bases = matrix[:, features.NAMES.index("base")]
-            known = bases != features.MISSING
-            targets = [pending.raw for (pending, _), has in zip(ready, known, strict=True) if has]
-            if targets:
-                run_head(_version(self._champion), head, matrix[known], bases[known], targets)
 
     def relearn(self, read: Callable[[], Iterable[EndedJob]]) -> None:
         """Replace the history by the jobs that ``read`` returns (the newest 40,000 count) and those that end meanwhile.
@@ -225,8 +250,7 @@ class LivePredictor:
                 self._ended_meanwhile.append(row)
             pending = self._pending.pop(label.job, None)
             if pending is not None:
-                for unit, switch in self._score(row, pending):
-                    log_switch(unit, switch)
+                self._score(row, pending)
             self._learn(row)
             self._learn_speed(label)
 
@@ -241,74 +265,66 @@ class LivePredictor:
         if self._speeds is not None:
             self._speeds.observe(label)
 
-    def _score(self, row: EndedRow, pending: PendingPrediction) -> list[tuple[Unit, Switch]]:
-        """Score a prediction; returns the changes of trust. Used live and at the start, so that a restart changes nothing."""
-        switches: list[tuple[Unit, Switch]] = []
+    def _score(self, row: EndedRow, pending: PendingPrediction) -> None:
+        """Learn from a prediction whose job has ended. Used live and at the start, so that a restart changes nothing."""
+        submission = row.submission
         for unit in UNITS:
             total = row.label(unit)
             if total is None or unit not in pending.baselines:
                 continue
             label, (bucket, baselines) = math.log(total), pending.baselines[unit]
             self._scores[unit].observe(bucket, baselines, label)
-            if unit is not pending.unit or not pending.shadow_points:
-                continue
-            group = error_group(*row.submission.recurrence)
-            found = self._heads[unit].score(bucket, label, pending, row.ended_at_s, group)
-            switches += [(unit, switch) for switch in found]
-            for served in self._all_served():
-                served.observe(unit, bucket, label, pending.raw)
-        return switches
+            if unit is pending.unit:
+                group = error_group(*submission.recurrence)
+                self._heads[unit].score(bucket, label, pending, row.ended_at_s, group, submission.submitted_at_s)
 
     # Models
 
     def use(
         self, model: TrainedModel | None, *, kind: str | None = None, candidates: Sequence[TrainedModel] = ()
     ) -> None:
-        """Serve with this model from now on (None: with history alone); ``candidates`` predict every job as shadows.
+        """Serve with this model from now on (None: with the past alone); ``candidates`` predict every job as shadows.
 
-        The champions of each history bucket serve it: see :mod:`predictor.mix`. A head without a champion is served by the
-        baselines. ``kind``, if an operator pins one, serves alone; in a model without any champion, which only an operator can
-        promote, the kind with the least loss does. A batch in progress ends with the old model. Raises ValueError where the
+        Its kinds are experts beside the baselines (:mod:`predictor.aggregation`), and the weights start from its own test.
+        ``kind``, if an operator pins one, serves alone. A batch in progress ends with the old model. Raises ValueError where the
         model has no such kind.
         """
         pinned = {unit: None if model is None else pinned_kind(model, unit, kind) for unit in UNITS}
         with self._lock:
-            self._champion = None if model is None else ServedModel(model)
-            self._candidates = tuple(map(ServedModel, candidates))
+            self._champion = model
+            self._candidates = tuple(candidates)
             for pending in self._pending.values():
                 pending.current = False
             for unit, head in self._heads.items():
-                for switch in head.use(model.heads.get(unit) if model is not None else None, pinned[unit]):
-                    log_switch(unit, switch)
+                head.use(model.heads.get(unit) if model is not None else None, pinned[unit])
 
-    def _all_served(self) -> tuple[ServedModel, ...]:
+    def _all_served(self) -> tuple[TrainedModel, ...]:
         return self._candidates if self._champion is None else (self._champion, *self._candidates)
 
     # Predicting
 
     def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> list[Prediction | None]:
         """One prediction per request, in order; None where nothing is known. Never raises: if a model fails on a job, the
-        fallback chain answers.
+        other experts answer.
 
         A repeated request gets the same answer as long as no job has ended in between. ``now_s`` is not used: features depend on
         the submission, so that a late prediction equals the one that training would have seen. The elements of an array that
         are new in one batch share one prediction, that of the first of them.
         """
         with self._lock:
-            serving = _Serving(self._champion, self._all_served(), {unit: self._heads[unit].mix() for unit in UNITS})
+            serving = _Serving(self._champion, self._all_served())
             first = self._first_alike(requests)
             queries = self._prepare(requests, first)
         prepared = [query for query in queries if query is not None]
-        run_models(serving.models, prepared)
+        _run_models(serving.models, prepared)
         with self._lock:
-            calibrate(serving.models, prepared)
-            for query in prepared:
-                try:
-                    query.estimate = self._estimate(serving, query)
-                except Exception:
-                    _log.exception(
-                        "the estimate of job %s failed; it is ranked by attained service", query.submission.job
-                    )
+            for unit, bucket in sorted({(query.unit, query.example.bucket) for query in prepared}):
+                alike = [query for query in prepared if query.unit is unit and query.example.bucket == bucket]
+                for start in range(0, len(alike), BATCH_MAX):
+                    try:
+                        self._answer(serving, unit, bucket, alike[start : start + BATCH_MAX])
+                    except Exception:
+                        _log.exception("jobs could not be predicted; they are ranked by attained service")
             answers = dict(zip(sorted(set(first)), self._keep(serving, queries), strict=True))
             for request, position in zip(requests, first, strict=True):
                 self._share_pending(request.job, requests[position].job)
@@ -371,9 +387,9 @@ class LivePredictor:
             if len(self._pending) > PENDING_MAX:
                 self._pending.popitem(last=False)
 
-    def _prepare(self, requests: Sequence[PredictionRequest], first: Sequence[int]) -> list[Query | None]:
+    def _prepare(self, requests: Sequence[PredictionRequest], first: Sequence[int]) -> list[_Query | None]:
         """The queries of the requests at the positions in ``first``, in their order."""
-        queries: list[Query | None] = []
+        queries: list[_Query | None] = []
         submissions = [request_submission(request) for request in requests]
         # All are open before the first is looked at, so the order of a batch does not matter.
         for submission in submissions:
@@ -387,7 +403,7 @@ class LivePredictor:
                 queries.append(None)
         return queries
 
-    def _query(self, request: PredictionRequest, submission: Submission) -> Query:
+    def _query(self, request: PredictionRequest, submission: Submission) -> _Query:
         speed = self._throughput.lookup(submission.recurrence, submission.gpus, submission.gpu_type)
         speed_known = speed is not None or request.spec.stage_graph is not None
         # A profile run is stopped early, so the program's iterations do not apply. Its walltime limits the seconds.
@@ -405,19 +421,19 @@ class LivePredictor:
             self._pending[request.job] = PendingPrediction(baselines, unit)
             if len(self._pending) > PENDING_MAX:
                 self._pending.popitem(last=False)
-        history = estimate_from_history(self._knowledge, self._scores[unit], example, unit)
+        basis = basis_of(self._knowledge, submission, unit)
         seconds = 1.0 if unit is Unit.SERVICE_S else speed.seconds_per_iteration if speed is not None else None
         spec, slowdown = request.spec, None
         if spec.stage_graph is not None:
             slowdown = None if self._speeds is None else self._speeds.slowdown(spec)
         elif self._slowdowns is not None and spec.gpus > 1:
             slowdown = self._slowdowns.slowdown(spec)
-        return Query(submission, unit, example, history, seconds, slowdown=slowdown)
+        return _Query(submission, unit, example, basis, seconds, slowdown=slowdown)
 
-    def _keep(self, serving: _Serving, queries: Sequence[Query | None]) -> list[Prediction | None]:
+    def _keep(self, serving: _Serving, queries: Sequence[_Query | None]) -> list[Prediction | None]:
         """The answers with the shadows of all candidates; the first prediction of a job is kept until it ends."""
         answered = [query for query in queries if query is not None and query.estimate is not None]
-        kept = iter(shadows([query.points for query in answered]))
+        kept = iter(shadows([query.quantiles for query in answered]))
         predictions: list[Prediction | None] = []
         for query in queries:
             if query is None or query.estimate is None:
@@ -429,22 +445,67 @@ class LivePredictor:
             pending = self._pending.get(JobId(query.submission.job))
             if pending is not None and pending.served_log is None:
                 pending.fill(prediction)
-                pending.raw = query.raw
                 pending.current = serving.champion is self._champion
         return predictions
 
-    def _estimate(self, serving: _Serving, query: Query) -> Estimate | None:
-        unit, submission, head = query.unit, query.submission, self._heads[query.unit]
-        query.points = baseline_points(self._scores[unit], query) | query.points
-        standing = head.trust.standing(query.example.bucket)
-        choice = choose(query, _version(serving.champion), serving.mixes[unit], standing, head.tracker)
-        chosen, log_point, model_version = choice if choice is not None else (None, None, "")
+    def _answer(self, serving: _Serving, unit: Unit, bucket: int, queries: Sequence[_Query]) -> None:
+        """Combine the experts' predictions for jobs of one unit and history bucket: one array operation for all."""
+        known = [query for query in queries if query.basis is not None]
+        if known:
+            head, scores = self._heads[unit], self._scores[unit]
+            kinds, version = head.aggregation.experts[len(BASIC) :], _version(serving.champion)
+            asleep = np.full(len(LEVELS), np.nan)
+            matrix = np.empty((len(known), len(BASIC) + len(kinds), len(LEVELS)))
+            for row, query in enumerate(known):
+                matrix[row, : len(BASIC)] = scores.basic(bucket, query.example.baselines, query.example.empirical)
+                for position, kind in enumerate(kinds, len(BASIC)):
+                    matrix[row, position] = query.raw.get((version, kind), asleep)
+            matrix = np.minimum(matrix, LOG_MAX)
+            combined = head.combine(bucket, matrix)
+            served = head.calibration.calibrate(bucket, combined)
+            points = estimate_points(np.minimum(served, LOG_MAX))
+            for row, query in enumerate(known):
+                query.quantiles = {
+                    basic_name(name): own for name, own in zip(BASIC, matrix[row], strict=False) if own[0] == own[0]
+                } | {f"{version}/{kind}": own for (version, kind), own in query.raw.items()}
+                query.quantiles[aggregation_name(version)] = combined[row]
+                awake = ~np.isnan(matrix[row, :, 0])
+                chosen = self._chosen(
+                    query, head.leading(bucket, awake, NAMED), points[row], bool(awake[len(BASIC) :].any())
+                )
+                self._complete(query, chosen, served[row], version if awake[len(BASIC) :].any() else "")
+        for query in queries:
+            if query.basis is None:
+                self._complete(query, None, None, "")
+
+    @staticmethod
+    def _chosen(query: _Query, leading: Sequence[tuple[str, float]], points: Array, modelled: bool) -> LogEstimate:
+        assert query.basis is not None, "only jobs with a past have experts"
+        if not modelled:
+            source = query.basis.source + ("" if query.basis.trusted else TOO_FEW)
+            return LogEstimate(points, source, query.basis.trusted)
+        words = ", ".join(f"{name.replace('_', ' ')} {share:.0%}" for name, share in leading)
+        # A model may rank jobs even where the past alone is too thin to.
+        return LogEstimate(points, f"{query.basis.source}; weights: {words}", True)
+
+    def _complete(self, query: _Query, chosen: LogEstimate | None, served: Array | None, version: str) -> None:
+        """Add a declaration and the limit of the walltime. Never raises."""
+        try:
+            query.estimate = self._estimate(query, chosen, served, version)
+        except Exception:
+            _log.exception("the estimate of job %s failed; it is ranked by attained service", query.submission.job)
+
+    def _estimate(
+        self, query: _Query, chosen: LogEstimate | None, served: Array | None, version: str
+    ) -> Estimate | None:
+        unit, submission = query.unit, query.submission
+        log_point = None if served is None else float(served[MIDDLE])
         if unit is Unit.ITERATIONS and submission.declared_iterations is not None:
             mixed = mix_declaration(chosen, submission, self._knowledge.declarations.weight_of(submission))
             if chosen is None or mixed is None or mixed.points is not chosen.points:
                 log_point = None
-                if chosen is not None and mixed is not None:
-                    query.points[UNDECLARED] = chosen.points
+                if served is not None and mixed is not None:
+                    query.quantiles[UNDECLARED] = served
             chosen = mixed
         if chosen is None:
             return None
@@ -453,7 +514,7 @@ class LivePredictor:
             points=points_in_units(chosen.points, ceiling),
             unit=unit,
             source=chosen.source,
-            model_version=model_version,
+            model_version="" if not version else f"{version}/{AGGREGATION}",
             seconds_per_unit=query.seconds_per_unit,
             trusted=chosen.trusted,
             point=None if log_point is None else float(in_units(np.array(log_point), ceiling)),
@@ -467,9 +528,7 @@ class LivePredictor:
         with self._lock:
             return PredictorStatus(
                 model_version=_version(self._champion),
-                champions={unit: head.mix().name for unit, head in self._heads.items()},
                 buckets={unit: head.status() for unit, head in self._heads.items()},
-                switches=sum(head.trust.switches for head in self._heads.values()),
                 drifting={unit: head.drift.alarm for unit, head in self._heads.items()},
                 recent_log_error={unit: head.drift.recent_mean for unit, head in self._heads.items()},
                 known_jobs={unit: len(history.cluster) for unit, history in self._knowledge.history.items()},
@@ -480,4 +539,25 @@ class LivePredictor:
     def model(self, version: str) -> TrainedModel | None:
         """The model of this version, as long as it serves or is a candidate."""
         with self._lock:
-            return next((each.model for each in self._all_served() if each.model.version == version), None)
+            return next((each for each in self._all_served() if each.version == version), None)
+
+
+def _run_models(models: Sequence[TrainedModel], queries: Sequence[_Query]) -> None:
+    """Run every model on the queries of its unit, in one call each, into their ``raw``. A model that fails is left out."""
+    for unit in Unit:
+        ready = [query for query in queries if query.unit is unit and not math.isnan(query.example.base)]
+        if not ready:
+            continue
+        features = np.array([query.example.features for query in ready])
+        bases = np.array([query.example.base for query in ready])
+        for model in models:
+            estimators = model.heads[unit].estimators if unit in model.heads else {}
+            for kind, estimator in estimators.items():
+                try:
+                    quantiles = bases[:, None] + estimator.predict_quantiles(features)
+                except Exception:
+                    _log.exception("model %s/%s failed; the other experts answer", model.version, kind)
+                    continue
+                for query, row in zip(ready, quantiles, strict=True):
+                    if np.isfinite(row).all():
+                        query.raw[model.version, kind] = row

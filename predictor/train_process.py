@@ -8,8 +8,8 @@ ended job: ``job``, ``gpus``, ``submitted_at_s``, ``ended_at_s``, ``service_s`` 
 newest of them the training set.
 
 Output: the model folder of :mod:`predictor.artifacts`, written atomically. Standard output gets one JSON line:
-``{"version", "sha256", "promotable", "champions"}``. ``--sheet FILE`` writes the predictions of all candidates for the newest
-tested jobs, for a replay (:mod:`predictor.replay_sheet`); with ``--champion DIR`` also those of the model that serves.
+``{"version", "sha256", "promotable"}``. ``--sheet FILE`` writes what would have been served for the newest tested jobs, for
+a replay (:mod:`predictor.replay_sheet`); with ``--champion DIR`` also those of the model that serves.
 
 Exit codes: 0 trained (whether or not a model passed the gate), 1 too few jobs, 2 wrong usage or input. The caller sets the time,
 processor and memory limits; killing the process at any time leaves no partial folder.
@@ -24,7 +24,7 @@ from typing import Final
 from policies.model.estimate import Unit
 from predictor import artifacts, replay_sheet
 from predictor.errors import ArtifactError, TrainingError
-from predictor.prequential import Run
+from predictor.prequential import Run, Served
 from predictor.registry import ModelVersion, model_version
 from predictor.rows import RowError, newest_by_submission, read_jsonl
 from predictor.training import TrainedModel, train
@@ -58,7 +58,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--input", type=Path, required=True, help="JSON lines of ended jobs (.gz allowed)")
     parser.add_argument("--out", type=Path, required=True, help="folder to create; must not exist or be empty")
     parser.add_argument("--seed", type=int, default=0, help="seed of every random choice (default 0)")
-    parser.add_argument("--sheet", type=Path, help="file to create: each candidate's predictions for the tested jobs")
+    parser.add_argument(
+        "--sheet", type=Path, help="file to create: predictions for the tested jobs, with and without models"
+    )
     parser.add_argument("--sheet-jobs", type=int, default=SHEET_JOBS, help="newest tested jobs in it")
     parser.add_argument("--champion", type=Path, help="folder of the model that serves now")
     parser.add_argument("--champion-sha256", help="the registry's record of that folder")
@@ -66,10 +68,14 @@ def main(arguments: list[str] | None = None) -> int:
     if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
         print(f"--out {options.out}: exists and is not an empty folder", file=sys.stderr)
         return 2
-    runs: dict[Unit, Run] = {}
+    tested: dict[Unit, tuple[Run, Served]] = {}
+
+    def keep(unit: Unit, run: Run, served: Served) -> None:
+        tested[unit] = (run, served)
+
     try:
         rows = newest_by_submission(read_jsonl(options.input), HISTORY_ROWS_MAX)
-        model = train(rows, seed=options.seed, on_tested=runs.__setitem__ if options.sheet else None)
+        model = train(rows, seed=options.seed, on_tested=keep if options.sheet else None)
     except (RowError, OSError) as error:
         print(f"--input: {error}", file=sys.stderr)
         return 2
@@ -78,10 +84,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     if options.sheet:
         champion = _champion(options.champion, options.champion_sha256)
-        replay_sheet.write_sheet(options.sheet, model, runs, champion, options.sheet_jobs)
+        replay_sheet.write_sheet(options.sheet, tested, champion, options.sheet_jobs)
     digest = artifacts.save(model, options.out)
-    champions = {unit.value: head.champion for unit, head in model.heads.items()}
-    result = {"version": model.version, "sha256": digest, "promotable": model.promotable, "champions": champions}
+    result = {"version": model.version, "sha256": digest, "promotable": model.promotable}
     print(json.dumps(result))
     return 0
 

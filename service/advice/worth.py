@@ -19,9 +19,9 @@ from policies.model.cluster import Cluster
 from policies.model.estimate import Estimate, Unit
 from policies.registry import make_policy
 from predictor import prequential
-from predictor.backtest import backtest
+from predictor.aggregation import AGGREGATION
 from predictor.dataset import Knowledge, replay
-from predictor.mix import BLENDED
+from predictor.intervals import estimate_points
 from predictor.training import ESTIMATORS
 from service.advice.history import Past
 from service.sim.evaluate import rows_of
@@ -112,19 +112,19 @@ def predictions(rows: Sequence[WorkloadJob], seed: int) -> dict[str, Estimate]:
     examples = [example for example in found if example is not None]
     run = prequential.run(
         examples,
-        {kind: ESTIMATORS[kind] for kind in BLENDED},
+        ESTIMATORS,
         test_start=math.ceil(len(examples) * LEARN_SHARE),
         chunks=TRAININGS,
         seed=seed,
     )
     if not len(run.labels):
         raise WorthError("no job ended before the last submission: there is nothing to learn from")
-    served = backtest(run)
-    points = np.exp(np.sort(served.points, axis=1)).tolist()
+    served = prequential.serve(run)
+    points = np.exp(estimate_points(served.tested(run))).tolist()
     numbers = [example.submission.job for example in run.examples[run.test_start :]]
     return {
-        rows[number].job_id: Estimate(tuple(own), Unit.SERVICE_S, by, seconds_per_unit=1.0)
-        for number, own, by in zip(numbers, points, served.distribution_by, strict=True)
+        rows[number].job_id: Estimate(tuple(own), Unit.SERVICE_S, AGGREGATION, seconds_per_unit=1.0)
+        for number, own in zip(numbers, points, strict=True)
     }
 
 

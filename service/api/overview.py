@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from policies.lifecycle import JobState
 from policies.model.cluster import Cluster
 from policies.model.reasons import Reason
+from predictor.head_state import COVERAGE_MIN
 from predictor.serving import PredictorStatus
-from predictor.trust import COVERAGE_MIN
 from service.api.deps import ApiDependencies, ClusterNow, LoopStatus
 from service.api.documents import document, instant, instant_or_none
 from service.api.limit_documents import concerns

@@ -7,9 +7,8 @@ from typing import Any
 from sqlalchemy import Row
 
 from policies.model.estimate import Unit
-from predictor.explain import Contributions, Trust, history_basis, readable, trust_of
+from predictor.explain import Contributions, history_basis, readable, trust_of
 from predictor.serving import PredictorStatus
-from predictor.trust import TrustRung
 from service.api.documents import document, instant, prediction_values
 from service.wire.predictions import (
     BucketDocument,
@@ -20,12 +19,8 @@ from service.wire.predictions import (
 )
 
 SIMILAR_MAX = 5
-
-TRUST = {
-    TrustRung.MODEL: Trust.MODEL,
-    TrustRung.GROUP: Trust.HISTORY,
-    TrustRung.ATTAINED_SERVICE: Trust.ATTAINED_SERVICE,
-}
+WEIGHT_MIN = 0.005
+"""Smaller weights are not shown."""
 
 
 def prediction_details(
@@ -66,7 +61,6 @@ def predictor_document(status: PredictorStatus) -> PredictorDocument:
     """The sources of the predictions of new jobs."""
     return PredictorDocument(
         model_version=status.model_version or None,
-        switches=status.switches,
         heads=[_head(status, unit) for unit in status.buckets],
     )
 
@@ -77,7 +71,7 @@ def _head(status: PredictorStatus, unit: Unit) -> HeadDocument:
             BucketDocument,
             each,
             past_runs=each.bucket,
-            trust=TRUST[each.rung],
+            weights={name: share for name, share in each.weights.items() if share >= WEIGHT_MIN},
             coverage_80=each.coverage,
         )
         for each in status.buckets[unit]

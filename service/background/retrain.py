@@ -19,7 +19,6 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 
 from policies.model.cluster import Cluster
-from predictor import artifacts
 from predictor.errors import ArtifactError
 from predictor.registry import ModelState, ModelVersion, load_version
 from predictor.rows import rows_to_jsonl
@@ -296,17 +295,15 @@ class Trainer:
     def _judge(self, version: ModelVersion, work: Path, deadline_s: float) -> tuple[_Outcome, ModelVersion]:
         """Check the gate, then replay. If the replay fails, the gate decides and the outcome states the failure."""
         if not version.promotable:
-            return _Outcome("not_promoted", f"{version.id}: no model passed the gate; the old champion stays"), version
+            return _Outcome("not_promoted", f"{version.id}: the gate refused it; the old champion stays"), version
         if not self._settings.retrain_replay_jobs_max:
             return _Outcome("promoted", _described(version)), version
         rehearsal = self._rehearse(work, deadline_s)
         if "mean_jct_s" not in rehearsal:
             detail = f"{_described(version)}; no replay: {rehearsal['failed']}"
             return _Outcome("promoted", detail), _with_replay(version, rehearsal)
-        decision = decide(version, rehearsal)
+        decision = decide(rehearsal)
         if decision.promoted:
-            artifacts.choose(Path(version.path), decision.champions)
-            version = load_result(Path(version.path))
             outcome = _Outcome("promoted", f"{_described(version)}; {decision.detail}")
         else:
             outcome = _Outcome("not_promoted", f"{version.id}: {decision.detail}; the current predictor stays")

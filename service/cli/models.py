@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -92,6 +93,10 @@ MODELS: Table[ModelDocument] = Table(
 )
 
 
+WEIGHT_SHOWN_MIN = 0.05
+"""The least weight that ``sooner model serving`` names."""
+
+
 class Served(NamedTuple):
     """One line of ``sooner model serving``."""
 
@@ -103,17 +108,19 @@ def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
 
 
+def _weights(weights: Mapping[str, float]) -> str:
+    """The experts with at least 5%, the largest weight first."""
+    shown = sorted(((share, name) for name, share in weights.items() if share >= WEIGHT_SHOWN_MIN), reverse=True)
+    return ", ".join(f"{name} {share:.0%}" for share, name in shown)
+
+
 SERVED: Table[Served] = Table(
     columns=(
         Column("UNIT", lambda served: served.head["unit"]),
         Column("PAST_RUNS", lambda served: served.bucket["past_runs"]),
-        Column("TRUST", lambda served: served.bucket["trust"]),
-        Column("DISTRIBUTION", lambda served: served.bucket["distribution"]),
-        Column("POINT", lambda served: served.bucket["point"]),
         Column("JOBS", lambda served: amount(served.bucket["jobs"]), right=True),
         Column("COVERAGE_80", lambda served: _share(served.bucket["coverage_80"]), right=True),
-        Column("CONCORDANCE", lambda served: _share(served.bucket["concordance"]), right=True),
-        Column("REASON", lambda served: served.bucket["reason"], long=True),
+        Column("WEIGHTS", lambda served: _weights(served.bucket["weights"]), long=True),
     ),
     key=lambda served: f"{served.head['unit']}/{served.bucket['past_runs']}",
     hidden=(
@@ -259,7 +266,7 @@ def _evaluation_progress() -> Any:
 
 
 def _print_scores(document: dict[str, Any]) -> None:
-    """The mix that would serve first, then from the least pinball loss to the most."""
+    """What is served first, then from the least pinball loss to the most."""
     models: dict[str, dict[str, Any]] = document["models"]
     names = sorted(models, key=lambda name: (name != "served", models[name]["pinball_log"], name))
     columns = [Column[str]("MODEL", lambda name: name)]

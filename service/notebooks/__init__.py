@@ -15,7 +15,7 @@ from service.notebooks.judging import (
     score,
 )
 from service.notebooks.pictures import Picture, Table
-from service.notebooks.replaying import corrected_run, drift_curve, trust_changes, who_answered
+from service.notebooks.replaying import corrected_run, drift_curve, who_answered
 from service.notebooks.source import Scored, Source, SourceError, history_words
 from service.notebooks.sources import open_source
 
@@ -37,6 +37,5 @@ __all__ = [
     "open_source",
     "over_time",
     "score",
-    "trust_changes",
     "who_answered",
 ]

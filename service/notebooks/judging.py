@@ -8,14 +8,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from predictor.evaluation import pinball
-from predictor.intervals import quantile_of
-from predictor.pending import FALLBACK, MIX, TRACKED, UNTRACKED, baseline_name
+from predictor.aggregation import AGGREGATION, LEARNT
+from predictor.intervals import Array, quantile_of
+from predictor.pending import UNDECLARED, basic_name
 from predictor.rows import UNITS_MIN
 from service.notebooks.source import HISTORY, Scored
 
-SET_ASIDE = " is set aside"
-"""Words in a source where the model's record for such jobs is too bad to be trusted (:mod:`predictor.selection`)."""
 NEAR = math.log(2.0)
 FAR_UNDER = math.log(4.0)
 
@@ -79,33 +77,36 @@ def against_others(rows: Sequence[Scored], *, jobs_min: int = 50) -> dict[str, t
     """For every baseline and model with predictions for at least ``jobs_min`` of these jobs: the number of jobs, and its mean
     pinball loss over that of the served predictions on them. Above 1: the served ones were better. The best first.
 
-    Both are compared on as many points as are stored of the others. Versions of one model count together.
+    Both are compared at the levels that are stored of the others. Versions of one model count together.
     """
     by_name: defaultdict[str, list[tuple[Scored, Sequence[float]]]] = defaultdict(list)
     for row in rows:
         for name, points in row.others.items() if row.points else ():
-            by_name[_without_version(name)].append((row, points))
+            # Earlier releases stored other levels.
+            if len(points) == len(LEARNT):
+                by_name[_without_version(name)].append((row, points))
     ratios = {name: (len(pairs), _ratio(pairs)) for name, pairs in by_name.items() if len(pairs) >= jobs_min}
     return dict(sorted(ratios.items(), key=lambda item: item[1][1]))
 
 
 def _without_version(name: str) -> str:
     kind = name.rpartition("/")[2]
-    if name == FALLBACK:
-        return "history alone"
-    if name in (TRACKED, UNTRACKED):
-        return f"champions, {name}"
-    if kind == MIX:
-        return "champions, trusted or not"
-    return kind if name == baseline_name(kind) else f"model {kind}"
+    if kind == AGGREGATION:
+        return "the aggregation before calibration"
+    return kind if name in (basic_name(kind), UNDECLARED) else f"model {kind}"
 
 
 def _ratio(pairs: Sequence[tuple[Scored, Sequence[float]]]) -> float:
     labels = np.log([row.actual for row, _ in pairs])
     others = np.log(np.maximum([points for _, points in pairs], UNITS_MIN))
-    levels = (np.arange(others.shape[1]) + 0.5) / others.shape[1]
-    served = np.stack([quantile_of(np.log(row.points), levels) for row, _ in pairs])
-    return pinball(labels, others) / max(pinball(labels, served), 1e-12)
+    served = np.stack([quantile_of(np.log(row.points), LEARNT) for row, _ in pairs])
+    return _pinball(labels, others) / max(_pinball(labels, served), 1e-12)
+
+
+def _pinball(labels: Array, quantiles: Array) -> float:
+    """Mean pinball loss over the levels that are stored."""
+    error = labels[:, None] - quantiles
+    return float(np.maximum(LEARNT * error, (LEARNT - 1.0) * error).mean())
 
 
 def over_time(rows: Sequence[Scored], parts: int) -> list[tuple[float, list[Scored]]]:
@@ -137,8 +138,6 @@ def answered_by(row: Scored) -> str:
         return "no trusted prediction: attained service"
     if row.model:
         return "a model"
-    if SET_ASIDE in row.source:
-        return "history, the model being set aside"
     if row.source.startswith("recurrence"):
         return "history of the program"
     if "the user's" in row.source:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from predictor.mix import SIMPLEST
+from predictor.experts import FIRST
 from service.domain.duration import words_of
 from service.reports.evaluation_charts import charts
 from service.reports.evaluation_figures import Worst, worst
@@ -46,7 +46,7 @@ def evaluation_html(evaluation: Evaluation) -> str:
 
 def story(document: Mapping[str, Any]) -> str:
     """The served predictions against the recurrence median, in words."""
-    served, simplest = document["models"][SERVED], document["models"][SIMPLEST]
+    served, simplest = document["models"][SERVED], document["models"][FIRST]
     text = (
         f"What serves is within a factor of two for {served['within_2x']:.1%} of the jobs ({simplest['within_2x']:.1%} with the "
         f"recurrence median alone), and its mean error is {words_of(served['mae_s'])} ({words_of(simplest['mae_s'])}). "
@@ -59,7 +59,7 @@ def story(document: Mapping[str, Any]) -> str:
     cold = served["cold"]["jobs"]
     if cold:
         text += f" {cold / served['jobs']:.1%} of the jobs were of programs that had never run before."
-    return f"{text} In the last chunk served: {document['served']}."
+    return text
 
 
 def _models(models: Mapping[str, Mapping[str, Any]]) -> str:
@@ -106,7 +106,6 @@ def _cases(note: str, found: Sequence[Worst]) -> str:
         "User",
         "Program",
         "Submitted",
-        "Point by",
     )
     return table(note, columns, map(_case, found))
 
@@ -124,6 +123,5 @@ def _case(case: Worst) -> str:
         escape(case.user),
         escape(case.program),
         words_of(case.submit_time_s),
-        escape(case.point_by),
     )
     return table_row(case.job_id, "".join(f"<td>{cell}</td>" for cell in cells))

@@ -12,31 +12,31 @@ from predictor.recurrence import BUCKETS
 from service.reports.comparison_data import cdf
 from service.reports.evaluation_figures import (
     NOMINAL_LEVELS,
+    WEIGHT_SHOWN_MIN,
     Group,
     Judged,
     buckets,
     calibration,
-    champion_periods,
     density,
     gangs,
     judged,
     over_time,
+    quantiles_by_name,
     users,
+    weights,
 )
 from service.reports.page import SHARE_OF_JOBS, Chart, lines
 from service.reports.plots import (
-    Block,
     Mark,
     Panel,
     Series,
     density_chart,
     dot_chart,
-    gantt_chart,
     line_chart,
     panel_chart,
 )
-from service.reports.svg import PALETTE, Axis
-from service.sim.evaluate import SERVED, Evaluation
+from service.reports.svg import Axis
+from service.sim.evaluate import Evaluation
 
 _LOSS: Final = "pinball loss (log)"
 _TIME: Final = Axis("time of submission", "seconds")
@@ -72,7 +72,7 @@ def charts(evaluation: Evaluation) -> list[Chart]:
         found.append(dots("users", "Error by user", note, named, _LOSS, lambda each: each.loss))
     note = "Mean loss by gang size; the number of jobs in brackets. Less is better."
     found.append(dots("gangs", "Error by gang size", note, gangs(evaluation), _LOSS, lambda each: each.loss))
-    return [*found, _serving(evaluation)]
+    return [*found, _weights(evaluation)]
 
 
 def _dots(
@@ -99,11 +99,10 @@ def _dots(
 
 
 def _calibration(evaluation: Evaluation, predictors: Sequence[Judged]) -> Chart:
-    run = evaluation.run
-    points = {**run.candidates, SERVED: evaluation.served.points}
+    labels, quantiles = evaluation.run.labels, quantiles_by_name(evaluation)
     series = [Series("ideal", (0.0, 1.0), (0.0, 1.0), 7)]
     for style, each in enumerate(predictors):
-        observed = calibration(run.labels, points[each.name])
+        observed = calibration(labels, quantiles[each.name])
         series.append(Series(each.name, NOMINAL_LEVELS, observed, style, markers=True))
     title = "Calibration: nominal against observed levels"
     x = Axis("share that should take less", "ratio", least=0.0, most=1.0)
@@ -155,27 +154,19 @@ def _over_time(evaluation: Evaluation, predictors: Sequence[Judged]) -> Chart:
     return Chart("time", title, title, panel_chart(title, _TIME, panels, height=420.0), note)
 
 
-def _serving(evaluation: Evaluation) -> Chart:
-    """One row per bucket, once for the distribution and once for the point."""
-    shapes, points = champion_periods(evaluation, point=False), champion_periods(evaluation, point=True)
-    names = list(dict.fromkeys(period.name for period in (*shapes, *points)))
-    colours = {name: PALETTE[index % len(PALETTE)] for index, name in enumerate(names)}
-    blocks = [
-        Block(
-            period.start_s,
-            period.end_s,
-            offset + period.bucket,
-            1,
-            colours[period.name],
-            f"{what}, {BUCKETS[period.bucket]} runs: {period.name}",
+def _weights(evaluation: Evaluation) -> Chart:
+    """One panel per history bucket."""
+    found = weights(evaluation)
+    panels = [
+        Panel(
+            Axis(f"{name} runs", "ratio", least=0.0, most=1.0),
+            [Series(each.name, each.at_s, each.shares[:, bucket].tolist(), style) for style, each in enumerate(found)],
         )
-        for offset, what, found in ((0, "distribution", shapes), (len(BUCKETS), "point", points))
-        for period in found
+        for bucket, name in enumerate(BUCKETS)
     ]
-    rows = [(f"{sign} {bucket}", 1) for sign in ("dist.", "point") for bucket in BUCKETS]
-    span = [time_s for block in blocks for time_s in (block.start, block.end)]
-    axis = Axis(_TIME.label, "seconds", least=min(span), most=max(span))
-    title = "Champions over time"
-    svg = gantt_chart(title, axis, blocks, rows, list(colours.items()))
-    note = "The champion of each history bucket, chosen anew with each job that ends."
-    return Chart("serving", title, title, svg, note)
+    title = "Weights over time"
+    note = (
+        "The share of each expert in the served median at the opening of each chunk, by how often the program had run. "
+        f"Experts that never have {WEIGHT_SHOWN_MIN:.0%} are left out."
+    )
+    return Chart("weights", title, title, panel_chart(title, _TIME, panels, step=True, height=640.0), note)

@@ -1,18 +1,18 @@
 """The data of the charts of an evaluation: errors by user, kind of job and time.
 
-Points and labels are natural logarithms of seconds, as in :mod:`predictor.evaluation`.
+Quantiles and labels are natural logarithms of seconds, as in :mod:`predictor.evaluation`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from predictor.evaluation import inside, middle, pinball_rows
-from predictor.intervals import Array, quantile_of
-from predictor.mix import SIMPLEST
+from predictor.experts import FIRST
+from predictor.intervals import Array, at_levels
 from predictor.recurrence import BUCKETS
 from service.reports.comparison_data import gang_class
 from service.sim.evaluate import SERVED, Evaluation
@@ -22,6 +22,8 @@ USERS_SHOWN: Final = 12
 WORST_SHOWN: Final = 12
 NOMINAL_LEVELS: Final = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 DENSITY_CELLS: Final = 48
+WEIGHT_SHOWN_MIN: Final = 0.1
+"""An expert is drawn if it ever has this share of a weight in the median."""
 
 Rows = NDArray[np.intp]
 
@@ -49,7 +51,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Worst:
-    """One test job and its prediction, in seconds. ``point_by`` names the candidate of the point."""
+    """One test job and its prediction, in seconds."""
 
     job_id: str
     submit_time_s: float
@@ -57,7 +59,6 @@ class Worst:
     program: str
     gpus: int
     runs: int
-    point_by: str
     predicted_s: float
     low_s: float
     high_s: float
@@ -65,40 +66,42 @@ class Worst:
 
 
 @dataclass(frozen=True, slots=True)
-class ChampionPeriod:
-    """A champion of one history bucket from ``start_s`` to ``end_s``, seconds of submission."""
+class Weights:
+    """The weight of an expert in the served median: ``shares`` (times, history buckets) from ``at_s`` on, seconds of
+    submission."""
 
-    bucket: int
     name: str
-    start_s: float
-    end_s: float
+    at_s: Sequence[float]
+    shares: Array
 
 
 def judged(evaluation: Evaluation) -> list[Judged]:
     """The errors of the served predictions, the recurrence median, and the model with the least pinball loss."""
-    run, served = evaluation.run, evaluation.served
-    found = [_judge(SERVED, run.labels, served.points, served.predicted)]
-    for name in (SIMPLEST, best_model(evaluation)):
-        if name is not None:
-            points = run.candidates[name]
-            found.append(_judge(name, run.labels, points, middle(points)))
-    return found
+    labels, by_name = evaluation.run.labels, quantiles_by_name(evaluation)
+    names = (SERVED, FIRST, best_model(evaluation))
+    return [_judge(name, labels, by_name[name]) for name in names if name is not None]
+
+
+def quantiles_by_name(evaluation: Evaluation) -> dict[str, Array]:
+    """The quantiles (n, 25) of the test jobs: those served, and those of each expert."""
+    return {**evaluation.run.tested, SERVED: evaluation.served.tested(evaluation.run)}
 
 
 def best_model(evaluation: Evaluation) -> str | None:
-    """The model (no baseline or mix) with the least pinball loss; None where none was trained."""
+    """The model (no expert without a training) with the least pinball loss; None where none was trained."""
     models = evaluation.document["models"]
-    trained = [name for name in models if name in evaluation.run.candidates and models[name]["fit_s"] > 0.0]
+    trained = [name for name, fits_s in evaluation.run.fit_s.items() if fits_s]
     return min(trained, key=lambda name: (models[name]["pinball_log"], name), default=None)
 
 
-def _judge(name: str, labels: Array, points: Array, predicted: Array) -> Judged:
+def _judge(name: str, labels: Array, quantiles: Array) -> Judged:
+    predicted = middle(quantiles)
     return Judged(
         name,
-        pinball_rows(labels, points),
+        pinball_rows(labels, quantiles),
         np.abs(np.exp(predicted) - np.exp(labels)),
         predicted - labels,
-        inside(labels, points, 0.8),
+        inside(labels, quantiles, 0.8),
     )
 
 
@@ -140,19 +143,18 @@ def over_time(evaluation: Evaluation) -> list[tuple[float, Rows]]:
     return [(float(np.median(times_s[part])), part) for part in parts if len(part)]
 
 
-def calibration(labels: Array, points: Array) -> list[float]:
+def calibration(labels: Array, quantiles: Array) -> list[float]:
     """Share of the jobs below the predicted quantile of each of :data:`NOMINAL_LEVELS`. A job exactly at it counts half.
 
     Halves matter where a program always takes the same time: it is then exactly at many quantiles at once.
     """
-    quantiles = quantile_of(points, np.array(NOMINAL_LEVELS))
-    gap = np.sign(np.round(quantiles - labels[:, None], 9))
+    gap = np.sign(np.round(at_levels(quantiles, np.array(NOMINAL_LEVELS)) - labels[:, None], 9))
     return [float(share) for share in np.mean((gap + 1.0) / 2.0, axis=0)]
 
 
 def density(evaluation: Evaluation) -> tuple[Array, Array]:
     """The number of test jobs by actual (rows) and predicted duration (columns), and the edges of both, seconds."""
-    actual, predicted = evaluation.run.labels, evaluation.served.predicted
+    actual, predicted = evaluation.run.labels, middle(evaluation.served.tested(evaluation.run))
     low, high = float(min(actual.min(), predicted.min())), float(max(actual.max(), predicted.max()))
     edges = np.linspace(low, max(high, low + 1.0), DENSITY_CELLS + 1)
     counts, _, _ = np.histogram2d(actual, predicted, bins=(edges, edges))
@@ -161,9 +163,9 @@ def density(evaluation: Evaluation) -> tuple[Array, Array]:
 
 def worst(evaluation: Evaluation, size: Callable[[Judged], Array]) -> list[Worst]:
     """The test jobs with the largest ``size`` of the served predictions' errors, the largest first."""
-    run, served = evaluation.run, evaluation.served
-    sizes = size(_judge(SERVED, run.labels, served.points, served.predicted))
-    ends = quantile_of(served.points, np.array([0.1, 0.9]))
+    run, served = evaluation.run, evaluation.served.tested(evaluation.run)
+    sizes = size(_judge(SERVED, run.labels, served))
+    predicted, ends = middle(served), at_levels(served, np.array([0.1, 0.9]))
     found = []
     for row in np.argsort(-sizes, kind="stable")[:WORST_SHOWN].tolist():
         job, example = evaluation.test_jobs[row], run.examples[run.test_start + row]
@@ -175,8 +177,7 @@ def worst(evaluation: Evaluation, size: Callable[[Judged], Array]) -> list[Worst
                 "/".join(part for part in (job.project, job.name) if part),
                 job.gpus,
                 example.runs,
-                served.point_by[row],
-                float(np.exp(served.predicted[row])),
+                float(np.exp(predicted[row])),
                 float(np.exp(ends[row, 0])),
                 float(np.exp(ends[row, 1])),
                 job.duration_s,
@@ -185,19 +186,14 @@ def worst(evaluation: Evaluation, size: Callable[[Judged], Array]) -> list[Worst
     return found
 
 
-def champion_periods(evaluation: Evaluation, *, point: bool) -> list[ChampionPeriod]:
-    """The champions of each bucket over time, for the point or the distribution: from one job to the next with another."""
-    run, served = evaluation.run, evaluation.served
-    times_s = [job.submit_time_s for job in evaluation.test_jobs]
-    found: list[ChampionPeriod] = []
-    for bucket in range(len(BUCKETS)):
-        rows = [row for row, of in enumerate(run.buckets) if of == bucket]
-        names = served.point_by if point else served.distribution_by
-        for row in rows:
-            if row != rows[0]:
-                found[-1] = replace(found[-1], end_s=times_s[row])
-            if row == rows[0] or found[-1].name != names[row]:
-                found.append(ChampionPeriod(bucket, names[row], times_s[row], times_s[row]))
-        if rows:
-            found[-1] = replace(found[-1], end_s=times_s[-1])
-    return found
+def weights(evaluation: Evaluation) -> list[Weights]:
+    """The experts that ever have :data:`WEIGHT_SHOWN_MIN` of a bucket's weight, at the opening of each chunk; the heaviest first.
+
+    The last weights stand until the last submission.
+    """
+    served, run = evaluation.served, evaluation.run
+    at_s = [*(chunk.opened_s for chunk in run.chunks), run.examples[-1].submission.submitted_at_s]
+    shares = np.concatenate([served.weights, served.weights[-1:]])
+    shown = np.flatnonzero(served.weights.max(axis=(0, 1)) >= WEIGHT_SHOWN_MIN).tolist()
+    shown.sort(key=lambda index: -float(served.weights[..., index].mean()))
+    return [Weights(served.experts[index], at_s, shares[..., index]) for index in shown]

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from predictor.evaluation import middle
-from predictor.intervals import quantile_of
+from predictor.intervals import at_levels
 from service.domain.spreadsheet import cells
 from service.reports.evaluation import evaluation_html
 from service.sim.evaluate import Evaluation
@@ -26,7 +26,7 @@ def write_evaluation(evaluation: Evaluation, folder: Path) -> None:
     (folder / "evaluation.json").write_text(text + "\n", encoding="utf-8")
     with (folder / "predictions.csv").open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
-        others = sorted(evaluation.run.all_points)
+        others = sorted(evaluation.run.experts)
         writer.writerow((*_PREDICTION_COLUMNS, *(f"{name}_s" for name in others)))
         writer.writerows(map(cells, _predictions(evaluation, others)))
     write_page(evaluation, folder / "report.html")
@@ -38,9 +38,10 @@ def write_page(evaluation: Evaluation, path: Path) -> None:
 
 
 def _predictions(evaluation: Evaluation, others: Sequence[str]) -> Iterator[tuple[object, ...]]:
-    served, run = evaluation.served, evaluation.run
-    ends = quantile_of(served.points, np.array([0.1, 0.9]))
-    columns = [served.predicted, ends[:, 0], ends[:, 1], *(middle(run.points[name]) for name in others)]
+    run, tested = evaluation.run, evaluation.run.tested
+    served = evaluation.served.tested(run)
+    ends = at_levels(served, np.array([0.1, 0.9]))
+    columns = [middle(served), ends[:, 0], ends[:, 1], *(middle(tested[name]) for name in others)]
     seconds = np.exp(np.stack(columns, axis=1)).round(3).tolist()
     examples = run.examples[run.test_start :]
     for job, example, row in zip(evaluation.test_jobs, examples, seconds, strict=True):

@@ -9,14 +9,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from policies.model.estimate import Unit
-from predictor import mix, prequential
-from predictor.backtest import Backtest, backtest
+from predictor import prequential
+from predictor.aggregation import AGGREGATION
 from predictor.baselines import NAMES as BASELINE_NAMES
 from predictor.dataset import Knowledge, replay
-from predictor.evaluation import by_history, by_user, first_of_bursts, measure, middle
-from predictor.prequential import Run
+from predictor.evaluation import by_history, by_user, first_of_bursts, measure
+from predictor.experts import BASIC, FIRST
+from predictor.intervals import Array
+from predictor.prequential import Run, Served
 from predictor.rows import EndedRow, Submission, plausible
-from predictor.training import CHALLENGERS, ESTIMATORS, TEST_RATIO
+from predictor.training import ESTIMATORS, TEST_RATIO
 from service.sim.workloads.model import Workload, WorkloadJob
 
 EVALUATION_SCHEMA: Final = "sooner.prediction.evaluation/1"
@@ -36,7 +38,7 @@ class Evaluation:
     document: dict[str, Any]
     test_jobs: Sequence[WorkloadJob]
     run: Run
-    served: Backtest
+    served: Served
 
 
 def rows_of(jobs: Iterable[WorkloadJob]) -> Iterator[EndedRow]:
@@ -70,8 +72,7 @@ def evaluate(
 
     ``kinds`` are the models to train (None: all); baselines are always scored. Raises :class:`EvaluationError`.
     """
-    tried = {**ESTIMATORS, **CHALLENGERS}
-    factories = {kind: tried[kind] for kind in _chosen(kinds)}
+    factories = {kind: ESTIMATORS[kind] for kind in _chosen(kinds)}
     if len(workload.jobs) < JOBS_MIN:
         raise EvaluationError(f"an evaluation needs at least {JOBS_MIN} jobs (got {len(workload.jobs)})")
     found = (examples.get(Unit.SERVICE_S) for _, examples in replay(rows_of(workload.jobs), Knowledge()))
@@ -81,42 +82,36 @@ def evaluate(
     run = prequential.run(examples, factories, test_start=test_start, chunks=chunks, seed=seed, on_progress=on_progress)
     if not len(run.labels):
         raise EvaluationError("no job ended before the last submission: there is no training data")
-    # Challengers are measured beside the models, but never serve.
-    serving = {name: points for name, points in run.all_points.items() if name not in CHALLENGERS}
-    served = backtest(replace(run, all_points=serving))
+    served = prequential.serve(run)
     tested = [workload.jobs[example.submission.job] for example in run.examples[run.test_start :]]
     return Evaluation(_document(workload.name, run, served), tested, run, served)
 
 
 def _chosen(kinds: Sequence[str] | None) -> list[str]:
-    """The models to train; challengers only where they are named. Baselines may be named, and are always scored."""
-    known = (*ESTIMATORS, *CHALLENGERS)
+    """The models to train. Experts that need no training may be named, and are always scored."""
     for kind in kinds or ():
-        if kind not in known and kind not in BASELINE_NAMES:
-            raise EvaluationError(f"unknown model {kind!r}; the models are {', '.join((*known, *BASELINE_NAMES))}")
-    return [kind for kind in known if (kind in ESTIMATORS if kinds is None else kind in kinds)]
+        if kind not in (*ESTIMATORS, *BASIC, *BASELINE_NAMES):
+            raise EvaluationError(f"unknown model {kind!r}; the models are {', '.join((*ESTIMATORS, *BASIC))}")
+    return [kind for kind in ESTIMATORS if kinds is None or kind in kinds]
 
 
-def _document(name: str, run: Run, served: Backtest) -> dict[str, Any]:
-    parts = [kind for kind in mix.BLENDED if kind in run.fit_s]
-    models = {
-        kind: _measured(run, points, None, parts if kind in mix.COMBINED else (kind,))
-        for kind, points in run.candidates.items()
-    }
-    serving = [kind for kind in run.fit_s if kind not in CHALLENGERS]
-    models[SERVED] = _measured(run, served.points, served.predicted, serving)
+def _document(name: str, run: Run, served: Served) -> dict[str, Any]:
+    models = {expert: _measured(run, quantiles, (expert,)) for expert, quantiles in run.tested.items()}
+    # Declarations are in iterations. Where seconds are predicted, this baseline falls back on the recurrence median.
+    models["declared"] = models[FIRST]
+    models[SERVED] = _measured(run, served.tested(run), run.experts)
     return {
         "schema": EVALUATION_SCHEMA,
         "workload": name,
         "test_jobs": len(run.labels),
         "retrains": sum(chunk.first >= run.test_start for chunk in run.chunks),
-        "served": served.mix.name,
+        "served": AGGREGATION,
         "models": models,
     }
 
 
-def _measured(run: Run, points: Any, predicted: Any, parts: Sequence[str]) -> dict[str, Any]:
-    """The metrics of one model, under the names of the document. ``parts`` are the models that it fits and runs."""
+def _measured(run: Run, quantiles: Array, parts: Sequence[str]) -> dict[str, Any]:
+    """The metrics of one row, under the names of the document. ``parts`` are the experts that it runs."""
     fits_s = [run.fit_s[kind] for kind in parts if kind in run.fit_s]
     cost = {
         "fit_s": round(sum(sum(each) / len(each) for each in fits_s if each), 6),
@@ -126,12 +121,11 @@ def _measured(run: Run, points: Any, predicted: Any, parts: Sequence[str]) -> di
     def named(metrics: dict[str, Any]) -> dict[str, Any]:
         return {**{"mae_s" if key == "mae" else key: value for key, value in metrics.items()}, **cost}
 
-    point = middle(points) if predicted is None else predicted
-    whole = by_history(run.labels, points, run.buckets, point)
+    whole = by_history(run.labels, quantiles, run.buckets)
     submissions = [example.submission for example in run.examples[run.test_start :]]
     once = first_of_bursts(submissions)
-    users = by_user([submission.user for submission in submissions], run.labels, points, point)
-    bursts = measure(run.labels[once], points[once], point[once]).to_json()
+    users = by_user([submission.user for submission in submissions], run.labels, quantiles)
+    bursts = measure(run.labels[once], quantiles[once]).to_json()
     buckets = {bucket: named(part) for bucket, part in whole.pop("buckets").items()}
     seen, cold = named(whole.pop("seen")), named(whole.pop("cold"))
     return {

@@ -125,23 +125,22 @@ def _predictor_metrics(status: PredictorStatus) -> Iterator[Metric]:
         "Share of ended jobs within the interval of that level, over the newest jobs of a history bucket.",
         labels=("level", "unit", "bucket"),
     )
-    rung = GaugeMetricFamily(
-        f"{NAMESPACE}_prediction_trust_rung",
-        "Source of the ranks: 0 champion models, 1 group distribution, 2 attained service.",
-        labels=("unit", "bucket"),
+    weights = GaugeMetricFamily(
+        f"{NAMESPACE}_prediction_weight_ratio",
+        "Weight of an expert in the median of the predictions for a history bucket.",
+        labels=("expert", "unit", "bucket"),
     )
     drifting = GaugeMetricFamily(f"{NAMESPACE}_prediction_drifting", "1 while the drift alarm is on.", labels=("unit",))
     for unit, buckets in status.buckets.items():
         drifting.add_metric((unit.value,), float(status.drifting[unit]))
         for bucket in buckets:
-            rung.add_metric((unit.value, bucket.bucket), float(bucket.rung))
+            for expert, share in bucket.weights.items():
+                weights.add_metric((expert, unit.value, bucket.bucket), share)
             if bucket.coverage is not None:
                 coverage.add_metric((INTERVAL_LEVEL, unit.value, bucket.bucket), bucket.coverage)
     yield coverage
-    yield rung
+    yield weights
     yield drifting
-    switches = "Changes of the source of the ranks."
-    yield CounterMetricFamily(f"{NAMESPACE}_prediction_trust_switches", switches, value=float(status.switches))
     alarms = {unit.value: count for unit, count in status.drift_alarms.items()}
     yield _counter("prediction_drift_alarms", "Drift alarms of the prediction errors.", "unit", alarms)
 

@@ -231,31 +231,19 @@ class CalibrationDocument(TypedDict):
 
 
 class BucketDocument(TypedDict):
-    """Jobs with this number of past runs: their champions, and what ranks them."""
+    """Jobs with this number of past runs, and the experts whose predictions are combined for them."""
 
     past_runs: str
-    distribution: Annotated[str, Field(description="Champion of the distribution, by which jobs are ranked.")]
-    point: Annotated[str, Field(description="Champion of the point prediction, which is shown to users.")]
+    weights: Annotated[
+        dict[str, float],
+        Field(description="Weight of each expert in the median, from 0.5%: a kind of model, a baseline or the past."),
+    ]
     jobs: Annotated[
-        int,
-        Field(description="Number of scored jobs behind that choice, at most 2,000, including the model's test jobs."),
+        int, Field(description="Number of scored jobs behind the weights, including the model's test jobs.")
     ]
-    trust: Annotated[
-        Trust,
-        Field(description="model = the champions; history = the group's past runs; attained_service = no prediction."),
-    ]
-    reason: Annotated[str, Field(description='Why jobs are not ranked by a model; "" if they are.')]
     coverage_80: Annotated[
         float | None,
-        Field(
-            description="Share of the champions' newest 80% intervals that contained the truth; null with fewer than 50."
-        ),
-    ]
-    concordance: Annotated[
-        float | None,
-        Field(
-            description="Share of pairs of the newest jobs that the champions ordered correctly; null with fewer than 500 pairs."
-        ),
+        Field(description="Share of the newest 80% intervals that contained the truth; null with fewer than 50."),
     ]
 
 
@@ -275,7 +263,6 @@ class PredictorDocument(TypedDict):
     """The sources of the predictions of new jobs. They change automatically."""
 
     model_version: Annotated[str | None, Field(description="null if only history predicts.")]
-    switches: Annotated[int, Field(description="Recorded changes of the source of the ranks.")]
     heads: list[HeadDocument]
 
 

@@ -18,7 +18,6 @@ from policies.model.reasons import Explanation, Reason
 from policies.registry import make_policy
 from predictor.head_state import BucketStatus
 from predictor.serving import LivePredictor, PredictorStatus
-from predictor.trust import TrustRung
 from service.api.app import create_app
 from service.db.prediction_rows import NewPrediction, insert_predictions
 from service.db.services import Registered, ServiceNow
@@ -58,8 +57,9 @@ class _Clock:
         return NOW_S
 
 
-def _bucket(name: str, champion: str, jobs: int, coverage: float, concordance: float) -> BucketStatus:
-    return BucketStatus(name, champion, champion, jobs, TrustRung.MODEL, "", coverage, concordance)
+def _bucket(name: str, expert: str, jobs: int, coverage: float) -> BucketStatus:
+    weights = {expert: 0.46, "quantile_forest": 0.31, "past_runs": 0.17, "recurrence_median20": 0.06}
+    return BucketStatus(name, weights, jobs, coverage)
 
 
 class _Predictor(LivePredictor):
@@ -68,19 +68,17 @@ class _Predictor(LivePredictor):
     def status(self) -> PredictorStatus:
         heads = {
             Unit.ITERATIONS: (
-                _bucket("0", "xgboost", 61, 0.79, 0.71),
-                _bucket("1-4", "xgboost", 140, 0.82, 0.83),
-                _bucket("5-19", "recurrence", 288, 0.81, 0.90),
-                _bucket("20+", "recurrence", 511, 0.80, 0.94),
+                _bucket("0", "xgboost", 61, 0.79),
+                _bucket("1-4", "xgboost", 140, 0.82),
+                _bucket("5-19", "recurrence_ewma", 288, 0.81),
+                _bucket("20+", "recurrence_ewma", 511, 0.80),
             ),
-            Unit.SERVICE_S: (_bucket("0", "xgboost", 44, 0.78, 0.68),),
+            Unit.SERVICE_S: (_bucket("0", "xgboost", 44, 0.78),),
         }
         counts = {unit: sum(bucket.jobs for bucket in buckets) for unit, buckets in heads.items()}
         return PredictorStatus(
             "m-20251230",
-            {unit: buckets[0].distribution for unit, buckets in heads.items()},
             heads,
-            switches=2,
             drifting=dict.fromkeys(heads, False),
             recent_log_error=dict.fromkeys(heads, 0.24),
             known_jobs=counts,
@@ -251,8 +249,7 @@ def _model(name: str, made_s: float, state: str, loss: float) -> dict[str, Any]:
     scores = {"jobs": 400, "pinball_log": loss, "within_2x": 0.86, "coverage_80": 0.79}
     head = {
         "rows": 2000,
-        "champion": "xgboost",
-        "verdicts": [{"kind": "xgboost", "passed": True, "reasons": []}],
-        "models": {"xgboost": scores, "recurrence": scores | {"pinball_log": 0.26, "within_2x": 0.79}},
+        "verdict": {"passed": True, "best_baseline": "past_runs", "reasons": []},
+        "models": {"aggregation": scores, "past_runs": scores | {"pinball_log": 0.26, "within_2x": 0.79}},
     }
     return model_row(name, NOW_S + made_s, state) | {"kind": "xgboost", "metrics": {"iterations": head}}

@@ -85,7 +85,7 @@ def show_model(dependencies: Deps, model_id: ModelPath) -> ModelDocument:
 
 @routes.read("/predictor", READ, "Show which source predicts new jobs")
 def show_predictor(leader: ToLeader) -> PredictorDocument:
-    """The champions of each history bucket, and the source that ranks its jobs."""
+    """The weights of the experts in each history bucket, and how well their intervals hold."""
     return predictor_document(leader.predictor_status())
 
 

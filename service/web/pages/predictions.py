@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from predictor.aggregation import AGGREGATION
 from service.web.charts import calibration_chart, drift_chart
 from service.web.page import Asked
 
@@ -63,39 +64,28 @@ def _by(jobs: Iterable[dict[str, Any]], key: Callable[[dict[str, Any]], str]) ->
 
 
 def compared(models: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What each training found on its test jobs, newest first: the best kind of model for each unit, beside the best baseline.
+    """What each training found on its test jobs, newest first: what is served with its models, beside the best rule without one.
 
     Models whose metrics have another form are left out.
     """
     found = []
     for model in models:
         for unit, head in model["metrics"].items():
-            if not isinstance(head, dict) or not {"models", "verdicts"} <= head.keys():
+            if not isinstance(head, dict) or not {"models", "verdict"} <= head.keys():
                 continue
-            verdicts = {each["kind"]: each for each in head["verdicts"]}
-            tested = _best(head["models"], head["models"].keys() & verdicts.keys())
-            baseline = _best(head["models"], head["models"].keys() - verdicts.keys())
-            if tested is None:
-                continue
+            baseline = head["verdict"]["best_baseline"]
             found.append(
                 {
                     "model": model,
                     "unit": unit,
-                    "kind": tested,
-                    "passed": verdicts[tested]["passed"],
-                    "reasons": verdicts[tested]["reasons"],
-                    "scores": head["models"][tested],
+                    "passed": head["verdict"]["passed"],
+                    "reasons": head["verdict"]["reasons"],
+                    "scores": head["models"][AGGREGATION],
                     "baseline": baseline,
                     "baseline_scores": head["models"].get(baseline),
                 }
             )
     return found
-
-
-def _best(scores: dict[str, dict[str, Any]], kinds: Iterable[str]) -> str | None:
-    """The kind with the least loss."""
-    losses = {kind: scores[kind]["pinball_log"] for kind in kinds if scores[kind]["pinball_log"] is not None}
-    return min(losses, key=lambda kind: (losses[kind], kind), default=None)
 
 
 def _points(jobs: list[dict[str, Any]]) -> dict[str, Any] | None:

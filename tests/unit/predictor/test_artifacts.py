@@ -18,6 +18,7 @@ from predictor import artifacts, features, forest
 from predictor.boosting import Boosting
 from predictor.errors import ArtifactError
 from predictor.forest import QuantileForest
+from predictor.intervals import LEVELS
 from predictor.serving import LivePredictor
 from predictor.train_process import load_result
 from tests.unit.predictor.predictor_history import recurring_history, request, small_model
@@ -109,7 +110,6 @@ def _link(folder: Path) -> None:
             _manifest(lambda m: m["heads"]["service_s"]["models"].update(oracle={})),
             "unknown kind 'oracle'",
         ),
-        (_manifest(lambda m: m["heads"]["service_s"].update(champion="oracle")), "champion 'oracle' is not among"),
     ],
 )
 def test_what_does_not_match_is_refused_in_words(copy: Path, spoil: Callable[[Path], None], message: str) -> None:
@@ -125,10 +125,10 @@ def test_no_reader_of_a_library_sees_a_file_before_its_hash_is_checked(
     seen: list[Path] = []
     for kind in (Boosting, forest.RandomForest, QuantileForest):
         monkeypatch.setattr(kind, "load", lambda self, path: seen.append(path))
-    for path in sorted([*copy.glob("*.ubj"), *copy.glob("*.skops"), *copy.glob("*.calibration.json")]):
+    for path in sorted([*copy.glob("*.ubj"), *copy.glob("*.skops"), *copy.glob("*.weights.json")]):
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) // 2])
-        for load in (artifacts.load, lambda folder: artifacts.choose(folder, {}), load_result):
+        for load in (artifacts.load, load_result):
             seen.clear()
             with pytest.raises(ArtifactError, match=r"sha256 is not the one on record"):
                 load(copy)
@@ -142,27 +142,37 @@ def _hashes(folder: Path) -> set[str]:
     return {entry["sha256"] for head in manifest["heads"].values() for entry in head["models"].values()}
 
 
-def test_a_calibration_of_another_form_is_refused(copy: Path) -> None:
-    """Such as the windows of an older version, which were lists: of those nobody knows what was counted."""
-    path = next(copy.glob("*.calibration.json"))
-    path.write_text(json.dumps(json.loads(path.read_text())["residuals"]))
-
-    def same_hash(manifest: dict[str, Any]) -> None:
-        for entry in manifest["heads"]["service_s"]["models"].values():
-            if entry["calibration"] == path.name:
-                entry["calibration_sha256"] = artifacts.sha256_of(path)
-
-    _manifest(same_hash)(copy)
-    with pytest.raises(ArtifactError, match="calibration: must have the keys residuals and fresh"):
-        artifacts.load(copy)
+def _spoil_weights(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the stored weights, under a hash that is right."""
+    path = folder / "service_s.weights.json"
+    state = json.loads(path.read_text())
+    change(state)
+    path.write_text(json.dumps(state))
+    digest = artifacts.sha256_of(path)
+    _manifest(lambda m: m["heads"]["service_s"].update(weights_sha256=digest))(folder)
 
 
-def test_a_blend_may_be_champion(copy: Path) -> None:
-    _manifest(lambda m: m["heads"]["service_s"].update(champion="blend"))(copy)
-    (head,) = artifacts.load(copy).heads.values()
-    assert head.champion == "blend"
-    _manifest(lambda m: m["heads"]["service_s"]["models"].pop("quantile_forest"))(copy)
-    with pytest.raises(ArtifactError, match="champion 'blend' is not among its models"):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: state.pop("aggregation"), "not a complete manifest"),
+        (lambda state: state.update(aggregation=[]), "must have the keys experts, labels, regrets and squares"),
+        (lambda state: state["aggregation"].update(experts=[]), "experts: must be a list of names"),
+        (lambda state: state["aggregation"].update(labels=[1, 2]), "labels: must be 4 whole numbers"),
+        (lambda state: state["aggregation"].update(regrets=[[0.0]]), "regrets, squares: must have the shape"),
+        (lambda state: state["aggregation"].update(squares=state["aggregation"]["labels"]), "must have the shape"),
+        (
+            lambda state: state.update(calibration=[[0.0, 0.0]]),
+            "calibration: must be 4 pairs of numbers from -1.5 to 1.5",
+        ),
+        (lambda state: state.update(calibration=[[0.0, 9.0]] * 4), "calibration: must be 4 pairs"),
+    ],
+)
+def test_weights_of_another_form_are_refused(
+    copy: Path, change: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    _spoil_weights(copy, change)
+    with pytest.raises(ArtifactError, match=message):
         artifacts.load(copy)
 
 
@@ -215,7 +225,7 @@ def test_a_pickle_in_a_models_place_never_runs_although_its_hash_is_right(
 
 
 @pytest.mark.parametrize("name", ["../metrics.json", "/etc/passwd", "a/b", "", ".", "..", None, 7])
-@pytest.mark.parametrize("field", ["file", "calibration"])
+@pytest.mark.parametrize("field", ["file"])
 def test_no_name_in_a_manifest_leads_out_of_its_folder(copy: Path, field: str, name: object) -> None:
     _manifest(lambda m: m["heads"]["service_s"]["models"]["xgboost"].update({field: name}))(copy)
     with pytest.raises(ArtifactError, match=r"not a file name in the folder|missing; train again"):
@@ -236,29 +246,6 @@ def test_what_is_no_xgboost_model_is_an_artifact_error(tmp_path: Path, content: 
     (tmp_path / "model.ubj").write_bytes(content)
     with pytest.raises(ArtifactError, match="not a readable XGBoost model"):
         Boosting().load(tmp_path / "model.ubj")
-
-
-@pytest.mark.parametrize("residual", [[0.0] * 31, [float("nan")] * 32, ["0"], "x", 3])
-def test_a_calibration_of_another_shape_is_refused(copy: Path, residual: object) -> None:
-    path = copy / "service_s.xgboost.calibration.json"
-    path.write_text(json.dumps([[residual], [], [], []]))
-    digest = artifacts.sha256_of(path)
-    _manifest(lambda m: m["heads"]["service_s"]["models"]["xgboost"].update(calibration_sha256=digest))(copy)
-    with pytest.raises(ArtifactError, match="not a complete manifest"):
-        artifacts.load(copy)
-
-
-def test_another_champion_can_be_chosen_until_the_folder_is_on_record(stored: tuple[Path, str], copy: Path) -> None:
-    digest = artifacts.choose(copy, {Unit.SERVICE_S: "xgboost"})
-    assert digest != stored[1]
-    chosen = artifacts.load(copy, manifest_sha256=digest)
-    assert chosen.heads[Unit.SERVICE_S].champion == "xgboost"
-    assert artifacts.metrics_json(chosen)["heads"]["service_s"]["champion"] == "xgboost"
-    assert json.loads((copy / "metrics.json").read_text()) == artifacts.metrics_json(chosen)
-    assert sorted(path.name for path in copy.iterdir()) == sorted(path.name for path in stored[0].iterdir())
-    with pytest.raises(ArtifactError, match="has no 'oracle' to be champion"):
-        artifacts.choose(copy, {Unit.SERVICE_S: "oracle"})
-    assert artifacts.sha256_of(copy / artifacts.MANIFEST) == digest
 
 
 def test_foreign_and_damaged_files_are_artifact_errors(tmp_path: Path) -> None:
@@ -286,7 +273,7 @@ def test_points_of_every_model_ascend_and_are_finite() -> None:
     head = small_model().heads[Unit.SERVICE_S]
     odd = np.vstack([np.full((1, len(features.NAMES)), value) for value in (-1e9, 0.0, 1e9)])
     for estimator in head.estimators.values():
-        points = estimator.predict_points(odd)
-        assert points.shape == (3, 32)
+        points = estimator.predict_quantiles(odd)
+        assert points.shape == (3, len(LEVELS))
         assert np.isfinite(points).all()
         assert (np.diff(points, axis=1) >= 0.0).all()

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Unit
 from predictor.serving import LivePredictor
-from predictor.trust import TrustRung
 from tests.unit.predictor.predictor_history import ended, recurring_history, request, small_model
 
 
@@ -48,9 +47,8 @@ def test_one_user_with_one_program_and_equal_runs_is_answered_and_trusted() -> N
         predictor.ended(ended(job, None, submitted_at_s=1e6 + job, service_s=737.0, name="only", user="one", gpus=1))
     (answer,) = predictor.predict(0.0, [request(2_000, name="only", user="one", gpus=1)])
     estimate = _assert_sound(answer)
-    assert estimate.median == pytest.approx(737.0, rel=1e-6)
+    assert estimate.median == pytest.approx(737.0, rel=0.1)
     assert estimate.trusted
-    assert {bucket.rung for bucket in predictor.status().buckets[Unit.SERVICE_S]} == {TrustRung.MODEL}
 
 
 @cache
@@ -104,21 +102,19 @@ def test_ten_thousand_programs_and_users_never_seen_before_in_one_batch() -> Non
     assert all(answer is not None and answer.estimate.source.startswith("cold start") for answer in answers)
 
 
-def test_a_program_whose_past_says_nothing_is_ranked_by_attained_service() -> None:
-    """Its runs take a minute or a month by chance, further apart each time: neither rung's intervals hold."""
+def test_the_interval_of_a_program_whose_past_says_nothing_grows_wide() -> None:
+    """Its runs take a minute or a month by chance, further apart each time."""
     predictor = _serving()
+    ask = request(2_000, name="dice", user="user1", gpus=1)
+    narrow = _assert_sound(predictor.preview(0.0, [ask])[0])
     for job in range(1_000, 1_100):
         predictor.predict(0.0, [request(job, name="dice", user="user1", gpus=1)])
         service_s = float(2.0 ** ((job - 1_000) * (1 if job % 2 else -1) / 4.0 + 15.0))
         predictor.ended(
             ended(job, None, submitted_at_s=1e6 + job, service_s=service_s, name="dice", user="user1", gpus=1)
         )
-    bucket = predictor.status().buckets[Unit.SERVICE_S][3]
-    assert bucket.rung is TrustRung.ATTAINED_SERVICE
-    (answer,) = predictor.predict(0.0, [request(2_000, name="dice", user="user1", gpus=1)])
-    estimate = _assert_sound(answer)
-    assert not estimate.trusted
-    assert "; ranked by attained service: " in estimate.source
-    assert estimate.source.endswith(bucket.reason)
-    (other,) = predictor.predict(0.0, [request(2_001, name="stranger", user="user1", gpus=1)])
-    assert _assert_sound(other).trusted, "jobs with another history are not blamed"
+    wide = _assert_sound(predictor.preview(0.0, [ask])[0])
+    assert wide.quantile(0.9) / wide.quantile(0.1) > 20.0 * narrow.quantile(0.9) / narrow.quantile(0.1)
+    coverage = predictor.status().buckets[Unit.SERVICE_S][3].coverage
+    assert coverage is not None
+    assert coverage < 0.8

@@ -7,7 +7,7 @@ import pytest
 
 from policies.model.estimate import Unit
 from predictor import features
-from predictor.boosting import Boosting
+from predictor.boosting import FITTED_LEVELS, Boosting
 from predictor.explain import TOP, Trust, contributions, history_basis, readable, trust_of, words
 from predictor.feature_schema import SCHEMA
 from predictor.recurrence import Level
@@ -40,7 +40,9 @@ def test_the_factors_multiply_to_the_models_median() -> None:
     boosting = head.estimators["xgboost"]
     assert isinstance(boosting, Boosting)
     fitted = boosting._model.inplace_predict(np.array([vector]))[0]
-    assert math.log(found.total / found.history_median) == pytest.approx(fitted[3], abs=1e-5)
+    assert math.log(found.total / found.history_median) == pytest.approx(
+        fitted[FITTED_LEVELS.tolist().index(0.5)], abs=1e-5
+    )
     assert found.history_median == pytest.approx(math.exp(vector[features.NAMES.index("base")]))
 
 

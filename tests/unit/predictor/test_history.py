@@ -17,6 +17,7 @@ from predictor.baselines import NAMES as BASELINE_NAMES
 from predictor.dataset import UNITS, Example, Knowledge, replay
 from predictor.feature_schema import SCHEMA, schema_of
 from predictor.history import CLUSTER_LABELS_KEPT, ClusterLabels, Group, OpenJobs
+from predictor.intervals import LEVELS
 from predictor.recurrence import bucket_of
 from predictor.rows import EndedRow, Submission, ended_row
 from tests.unit.predictor.predictor_history import ended, recurring_history
@@ -82,9 +83,14 @@ def test_cluster_labels_keep_the_newest_in_order_of_size() -> None:
     assert len(labels) == CLUSTER_LABELS_KEPT
     # Labels -10 .. -2009 remain.
     assert labels.median == pytest.approx(-(10 + 2009) / 2)
-    points = labels.points(4)
-    assert points == sorted(points)
-    assert points[0] == -(2009 - 250)
+    # Of the newest fifty, -1960 .. -2009, each has a fiftieth of the mass.
+    quantiles = labels.quantiles
+    assert quantiles is not None
+    assert quantiles[0] == -2009.0
+    assert quantiles[LEVELS.tolist().index(0.05)] == pytest.approx(-2009.0 + 2.0)
+    assert quantiles[-1] == -1960.0
+    labels.add(5.0)
+    assert labels.quantiles[-1] == 5.0
 
 
 @pytest.mark.parametrize(("count", "bucket"), [(0, 0), (1, 1), (4, 1), (5, 2), (19, 2), (20, 3), (10**6, 3)])
@@ -263,7 +269,7 @@ def test_the_schema_follows_the_code_and_not_its_words() -> None:
 
 def test_rewritten_code_keeps_the_id_of_equal_features() -> None:
     """Models that were trained before the code was rewritten still load. Another id is right only where a feature changes."""
-    assert SCHEMA == "features:a507adcc142ce644"
+    assert SCHEMA == "features:c21cbcb9657b6e6a"
 
 
 def test_the_gpu_type_is_its_published_speed_in_any_spelling() -> None:

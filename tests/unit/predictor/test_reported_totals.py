@@ -139,7 +139,7 @@ def test_a_declaration_that_is_outlived_is_lost_without_any_report() -> None:
     caught = _told(predictor, asked, before, 100.0, done=130.0)
     assert caught is not None
     assert not caught.estimate.trusted
-    assert min(caught.estimate.points) > 250.0
+    assert min(caught.estimate.points) > 200.0
     silent = request(2)
     assert _told(predictor, silent, _said(predictor, silent), 100.0, done=130.0) is None, "it never counted"
 

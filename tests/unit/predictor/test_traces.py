@@ -7,9 +7,9 @@ import pytest
 
 from policies.model.estimate import Unit
 from predictor import prequential
-from predictor.baselines import NAMES as BASELINE_NAMES
 from predictor.dataset import Example, Knowledge, replay
 from predictor.evaluation import measure
+from predictor.experts import BASIC
 from predictor.rows import EndedRow, Submission
 from predictor.training import ESTIMATORS
 from service.sim.workloads.importers.swf import import_swf
@@ -36,7 +36,7 @@ def test_the_recurrence_median_measures_what_others_measured(examples: list[Exam
     test_start = int(len(examples) * 0.6)
     outcome = prequential.run(examples, {}, test_start=test_start, chunks=1, seed=0)
     assert len(examples) == 18_066
-    known = measure(outcome.labels, outcome.points["recurrence_median20"])
+    known = measure(outcome.labels, outcome.tested["recurrence_median20"])
     assert known.mae == pytest.approx(513, abs=5)
     assert known.median_ape == pytest.approx(0.45, abs=0.01)
     assert known.r2_log == pytest.approx(0.47, abs=0.01)
@@ -45,15 +45,15 @@ def test_the_recurrence_median_measures_what_others_measured(examples: list[Exam
     assert known.under_4x == pytest.approx(0.093, abs=0.005)
     assert known.pinball_log == pytest.approx(0.277, abs=0.003)
     assert known.coverage_80 == pytest.approx(0.82, abs=0.01)
-    assert set(outcome.points) == set(BASELINE_NAMES)
+    assert set(outcome.tested) == set(BASIC)
 
 
 @pytest.mark.slow
 def test_the_quantile_forest_beats_it_by_a_seventh(examples: list[Example]) -> None:
     kinds = {"quantile_forest": ESTIMATORS["quantile_forest"]}
     outcome = prequential.run(examples, kinds, test_start=int(len(examples) * 0.6), chunks=3, seed=0)
-    forest = measure(outcome.labels, outcome.points["quantile_forest"])
-    median = measure(outcome.labels, outcome.points["recurrence_median20"])
+    forest = measure(outcome.labels, outcome.tested["quantile_forest"])
+    median = measure(outcome.labels, outcome.tested["recurrence_median20"])
     assert forest.pinball_log <= 0.86 * median.pinball_log
     assert forest.mae <= 0.97 * median.mae
     assert forest.kendall_tau >= 0.575

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.model.estimate import EndedJob, PredictionRequest, Unit
+from policies.model.estimate import EndedJob, PredictionRequest
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
-from predictor.evaluation import coverage
-from predictor.rows import Submission
+from predictor.aggregation import LEARNT
 from predictor.serving import LivePredictor
 from service.notebooks import (
     Picture,
@@ -31,7 +30,6 @@ from service.notebooks import (
     history_words,
     over_time,
     score,
-    trust_changes,
     who_answered,
 )
 from service.reports.plots import Axis, Series, line_chart
@@ -122,11 +120,6 @@ def test_sources_of_the_predictor_are_parsed() -> None:
     ("source", "model", "who"),
     [
         ("recurrence: 7 past runs; distribution by blend", "m-1/blend", "a model"),
-        (
-            "recurrence: 7 past runs; blend is set aside: 60% of the newest 200 such jobs were inside their 80% interval",
-            "",
-            "history, the model being set aside",
-        ),
         ("cold start: median of the user's last 20 programs, 498 s", "", "history of the user"),
         ("cold start: cluster median of 20 programs at their first run, 5 s", "", "history of the cluster"),
         ("declared: 500 iterations, not confirmed by any past run", "", "no trusted prediction: attained service"),
@@ -145,54 +138,6 @@ def test_sources_of_the_predictor_are_parsed() -> None:
 )
 def test_the_source_of_an_answer(source: str, model: str, who: str) -> None:
     assert answered_by(replace(ROW, source=source, model=model)) == who
-
-
-def test_changes_of_trust_computed_by_hand() -> None:
-    words = [
-        "recurrence: 7 past runs; distribution by blend",
-        "recurrence: 8 past runs; blend is set aside: 60% of the newest 200",
-        "recurrence: 9 past runs; blend is set aside: 59% of the newest 200",
-        "recurrence: 30 past runs",
-        "recurrence: 10 past runs; ranked by attained service: 51% of the newest pairs; declared 9 iterations weighs 5%",
-        "recurrence: 11 past runs; distribution by blend",
-        "cold start: cluster median of 3 jobs, 5 s (too few to rank jobs; 20 are needed)",
-    ]
-    rows = [replace(ROW, source=source, submitted_at_s=float(at)) for at, source in enumerate(words)]
-    assert [(each.at_s, each.before, each.after, each.reason) for each in trust_changes(rows)] == [
-        (1.0, "the champion", "history", "60% of the newest 200"),
-        (4.0, "history", "attained service", "51% of the newest pairs"),
-        (5.0, "attained service", "the champion", ""),
-    ]
-    assert {each.history for each in trust_changes(rows)} == {"5-19 past runs"}
-
-
-def test_the_words_for_a_distrusted_model_equal_the_predictors() -> None:
-    """Its answers, made as it makes them, on every rung of trust."""
-    from predictor.dataset import Example
-    from predictor.fallback import LogEstimate
-    from predictor.mix import BLEND, Mix
-    from predictor.selection import Query, choose
-    from predictor.tracking import IntervalTracker
-    from predictor.trust import Standing, TrustRung
-
-    points = np.zeros(32)
-    example = Example(Submission(1, "ada", "nlp", "train", 2, 0.0), (), 7, (0.0,) * 8)
-    history = LogEstimate(points, "recurrence: 7 past runs", True)
-    mix = Mix((BLEND,) * 4, (BLEND,) * 4)
-    who = {}
-    for rung in TrustRung:
-        query = Query(example.submission, Unit.SERVICE_S, example, history, 1.0, points={f"m-1/{BLEND}": points})
-        choice = choose(query, "m-1", mix, Standing(rung, "why"), IntervalTracker())
-        assert choice is not None
-        row = replace(ROW, source=choice.estimate.source, model=choice.model_version)
-        assert row.trusted is choice.estimate.trusted
-        who[rung] = answered_by(row)
-        assert [each.reason for each in trust_changes([row])] == ([] if rung is TrustRung.MODEL else ["why"])
-    assert who == {
-        TrustRung.MODEL: "a model",
-        TrustRung.GROUP: "history, the model being set aside",
-        TrustRung.ATTAINED_SERVICE: "no trusted prediction: attained service",
-    }
 
 
 def test_the_point_is_scored_if_there_is_one() -> None:
@@ -241,7 +186,7 @@ def test_levels_from_whole_distributions_or_from_three() -> None:
 
 
 def test_other_models_are_scored_on_the_jobs_that_they_predicted() -> None:
-    exact, twice, half = (100.0,) * 8, (200.0,) * 8, (50.0,) * 8
+    exact, half, twice = (100.0,) * len(LEARNT), (50.0,) * len(LEARNT), (200.0,) * 32
     rows = [
         took(100.0, points=twice, others={"baseline/user_last": half, "m-1/blend": exact}),
         took(100.0, points=twice, others={"baseline/user_last": half}),
@@ -253,34 +198,32 @@ def test_other_models_are_scored_on_the_jobs_that_they_predicted() -> None:
     # Twice as much and half as much are as far off in logarithms, and the levels are symmetric.
     assert found["user_last"] == (3, pytest.approx(1.0))
     assert against_others(rows, jobs_min=4) == {}
-    names = {"ladder": exact, "baseline/mix": exact, "m-1/mix": exact}
+    names = {"undeclared": exact, "baseline/aggregation": exact, "m-1/aggregation": exact, "m-1/mix": exact[:8]}
     assert against_others([took(100.0, points=twice, others=names)] * 2, jobs_min=2) == {
-        "champions, trusted or not": (4, 0.0),
-        "history alone": (2, 0.0),
-    }
+        "the aggregation before calibration": (4, 0.0),
+        "undeclared": (2, 0.0),
+    }, "of an earlier release's shadows nothing is known at these levels"
     assert against_others([took(1.0)]) == {}
 
 
-def test_a_correction_learns_only_from_what_has_ended() -> None:
-    """Jobs that end after the last was submitted correct nothing; those that end at once do."""
+def test_a_calibration_learns_only_from_what_has_ended() -> None:
+    """Jobs that end after the last was submitted calibrate nothing; those that end at once do."""
     rows = generate(9, 400).jobs
-    late = tuple(replace(row, end_time_s=1e9 if number >= 170 else None) for number, row in enumerate(rows))
-    corrected = corrected_run(Workload("late", late), "quantile_forest")
+    late = tuple(replace(row, end_time_s=1e9 if number >= 60 else None) for number, row in enumerate(rows))
+    corrected = corrected_run(Workload("late", late))
     assert corrected is not None
-    assert np.array_equal(corrected.raw, corrected.corrected)
-    prompt = corrected_run(Workload("prompt", rows), "quantile_forest")
+    assert np.allclose(corrected.raw, corrected.corrected, rtol=0.0, atol=1e-12)
+    prompt = corrected_run(Workload("prompt", rows))
     assert prompt is not None
-    assert not np.array_equal(prompt.raw, prompt.corrected)
-    assert corrected_run(Workload("few", rows[:50]), "quantile_forest") is None
+    assert np.abs(prompt.raw - prompt.corrected).max() > 0.01
+    assert corrected_run(Workload("few", rows[:50])) is None
 
 
-def test_a_correction_helps_after_programs_have_changed() -> None:
+def test_the_jobs_of_all_histories_are_those_of_the_run() -> None:
     from service.notebooks import open_source
 
-    fitted = corrected_run(open_source("generator", jobs=600, change=4.0).workload(), "quantile_forest")
+    fitted = corrected_run(open_source("generator", jobs=600, change=4.0).workload())
     assert fitted is not None
-    before, after = (coverage(fitted.labels, points) for points in (fitted.raw, fitted.corrected))
-    assert abs(after - 0.8) < abs(before - 0.8)
     parts = fitted.named_buckets(1)
     assert sum(len(part.labels) for part in parts.values()) == len(fitted.labels)
 

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from predictor import mix
-from predictor.backtest import Backtest
-from predictor.baselines import NAMES as BASELINE_NAMES
+from predictor.aggregation import Aggregation
+from predictor.conformal import SpreadCalibration
 from predictor.dataset import Example
-from predictor.prequential import BaselineScores, Chunk, Run
+from predictor.experts import FIRST
+from predictor.intervals import LEVELS, NORMAL_QUANTILES
+from predictor.prequential import Chunk, Run, Served
 from predictor.rows import Submission
 from service.cli.main import app
 from service.reports import evaluation_figures as figures
@@ -39,26 +40,29 @@ def evaluation() -> Evaluation:
     return evaluate(_workload(), ["xgboost"], chunks=3)
 
 
-def _of(actual_s: Sequence[float], predicted_s: Sequence[float], by: Sequence[str] = (), runs: int = 0) -> Evaluation:
-    """Test jobs that took so long and were said to, by whom; job i is submitted at second 10 i."""
+def _of(actual_s: Sequence[float], predicted_s: Sequence[float], runs: int = 0) -> Evaluation:
+    """Test jobs that took so long and were said to; job i is submitted at second 10 i. Two experts serve, in two chunks."""
     labels, predicted = np.log(np.array(actual_s)), np.log(np.array(predicted_s))
     examples = [
-        Example(Submission(i, "u", "", "n", 1, 10.0 * i), (), runs, (), float(label), 10.0 * i)
+        Example(Submission(i, "u", "", "n", 1, 10.0 * i), (), runs, (), (), float(label), 10.0 * i)
         for i, label in enumerate(labels)
     ]
-    points = predicted[:, None] + np.linspace(-1.0, 1.0, 32)
-    said = dict.fromkeys(BASELINE_NAMES, points)
-    run = Run(examples, 0, [Chunk(0, len(labels), 0.0)], said, {}, BaselineScores(), {}, {})
+    quantiles = predicted[:, None] + NORMAL_QUANTILES
+    names, half = (FIRST, "user_last", "past_runs"), len(labels) // 2
+    chunks = [Chunk(0, half, 0.0), Chunk(half, len(labels), 10.0 * half)]
+    run = Run(examples, 0, chunks, names, np.stack([quantiles] * 3, axis=1), {}, {})
     jobs = [WorkloadJob(f"j{i}", 10.0 * i, 1, took, user="u", name="n") for i, took in enumerate(actual_s)]
-    simplest = (mix.SIMPLEST,) * len(labels)
-    nobody = mix.Mix((mix.SIMPLEST,) * 4, (mix.SIMPLEST,) * 4)
-    return Evaluation({"models": {}}, jobs, run, Backtest(points, predicted, simplest, tuple(by) or simplest, nobody))
+    shares = np.zeros((2, 4, 3))
+    shares[0, :, 0], shares[1, :, 0] = 1.0, (0.2, 0.9, 0.9, 0.9)
+    shares[1, :, 1], shares[1, :, 2] = (0.75, 0.05, 0.05, 0.05), 0.05
+    served = Served(names, quantiles, quantiles, Aggregation(names), SpreadCalibration(), shares)
+    return Evaluation({"models": {}}, jobs, run, served)
 
 
 def test_calibration_computed_by_hand() -> None:
     """Of a uniform distribution on 0..1, truths at 0.05, 0.15, ... 0.95: as many below each level as it says."""
     labels = np.arange(10) / 10 + 0.05
-    points = np.tile((np.arange(32) + 0.5) / 32, (10, 1))
+    points = np.tile(LEVELS, (10, 1))
     levels = dict(zip(figures.NOMINAL_LEVELS, figures.calibration(labels, points), strict=True))
     assert [levels[level] for level in (0.1, 0.5, 0.9)] == pytest.approx([0.1, 0.5, 0.9])
     assert levels[0.05] == pytest.approx(0.05), "a truth exactly there counts half"
@@ -67,7 +71,7 @@ def test_calibration_computed_by_hand() -> None:
 
 
 def test_a_constant_total_predicted_exactly_counts_half_at_each_level() -> None:
-    assert set(figures.calibration(np.ones(5), np.ones((5, 32)))) == {0.5}
+    assert set(figures.calibration(np.ones(5), np.ones((5, 25)))) == {0.5}
 
 
 def test_each_test_job_is_in_one_group(evaluation: Evaluation) -> None:
@@ -100,59 +104,55 @@ def test_the_busiest_users_are_shown_and_the_others_are_one_group() -> None:
 
 
 def test_density_counts_each_job_in_its_cell() -> None:
-    counts, edges = figures.density(_of([100.0, 100.0, 1.0], [10.0, 10.0, 100.0]))
+    counts, edges = figures.density(_of([90.0, 90.0, 1.0], [9.0, 9.0, 90.0]))
     assert counts.sum() == 3
     (most,) = np.argwhere(counts == 2)
     took, said = most.tolist()
-    assert edges[took] <= 100.0 <= edges[took + 1] * 1.0001
-    assert edges[said] * 0.9999 <= 10.0 <= edges[said + 1] * 1.0001
+    assert edges[took] <= 90.0 <= edges[took + 1] * 1.0001
+    assert edges[said] * 0.9999 <= 9.0 <= edges[said + 1] * 1.0001
 
 
-def test_worst_cases_are_ordered_and_name_their_predictor() -> None:
-    by = (mix.SIMPLEST, mix.SIMPLEST, "user_last", "user_last")
-    found = _of([1e4, 50.0, 100.0, 10.0], [5e3, 1.0, 100.0, 10.0], by)
+def test_worst_cases_are_ordered() -> None:
+    found = _of([1e4, 50.0, 100.0, 10.0], [5e3, 1.0, 100.0, 10.0])
     by_factor = figures.worst(found, lambda each: np.abs(each.log_factor))
     assert [case.job_id for case in by_factor][:2] == ["j1", "j0"]
     by_time = figures.worst(found, lambda each: each.error_s)
     assert [case.job_id for case in by_time][:2] == ["j0", "j1"]
-    assert {case.job_id: case.point_by for case in by_time} == dict(zip(("j0", "j1", "j2", "j3"), by, strict=True))
     assert (by_time[0].actual_s, by_time[0].predicted_s) == pytest.approx((1e4, 5e3))
-    # The 80% interval of 32 points from said/e to said*e: from 10% to 90% of the way, less half a point at each end.
-    assert math.log(by_time[0].high_s / 5e3) == pytest.approx(2.0 * (0.9 * 32 - 0.5) / 31 - 1.0)
+    assert math.log(by_time[0].high_s / 5e3) == pytest.approx(1.2816, abs=1e-4), (
+        "the 90% quantile of a normal distribution"
+    )
     assert by_time[0].low_s * by_time[0].high_s == pytest.approx(5e3**2)
 
 
-def test_a_champion_that_stays_is_one_period() -> None:
-    """Four jobs of a program that was never seen before; two periods of the point, one of the distribution."""
-    found = _of([1.0] * 4, [1.0] * 4, ("user_last", "user_last", mix.SIMPLEST, mix.SIMPLEST))
-    assert figures.champion_periods(found, point=False) == [figures.ChampionPeriod(0, mix.SIMPLEST, 0.0, 30.0)]
-    assert figures.champion_periods(found, point=True) == [
-        figures.ChampionPeriod(0, "user_last", 0.0, 20.0),
-        figures.ChampionPeriod(0, mix.SIMPLEST, 20.0, 30.0),
-    ]
+def test_weights_are_those_at_the_opening_of_each_chunk_and_stand_until_the_end() -> None:
+    """An expert that has 10% in one bucket at one time is drawn, one that never has is not; the heaviest comes first."""
+    first, second = figures.weights(_of([1.0] * 4, [1.0] * 4))
+    assert (first.name, second.name) == (FIRST, "user_last")
+    assert list(first.at_s) == list(second.at_s) == [0.0, 20.0, 30.0]
+    assert first.shares[:, 0].tolist() == [1.0, 0.2, 0.2]
+    assert second.shares[:, 0].tolist() == [0.0, 0.75, 0.75]
+    assert second.shares[:, 3].tolist() == [0.0, 0.05, 0.05]
 
 
-def test_champion_periods_are_those_of_each_bucket() -> None:
-    found = _of([1.0] * 4, [1.0] * 4, ("user_last", mix.SIMPLEST, "user_last", mix.SIMPLEST))
-    examples = [replace(example, runs=30 * (row % 2)) for row, example in enumerate(found.run.examples)]
-    found = replace(found, run=replace(found.run, examples=examples))
-    assert figures.champion_periods(found, point=True) == [
-        figures.ChampionPeriod(0, "user_last", 0.0, 30.0),
-        figures.ChampionPeriod(3, mix.SIMPLEST, 10.0, 30.0),
-    ]
+def test_weights_of_a_run_are_shares(evaluation: Evaluation) -> None:
+    found = figures.weights(evaluation)
+    assert all(len(each.shares) == len(evaluation.run.chunks) + 1 for each in found)
+    total = np.sum([each.shares for each in found], axis=0)
+    assert ((total > 0.5) & (total <= 1.0 + 1e-9)).all()
 
 
 def test_the_best_model_is_not_a_baseline(evaluation: Evaluation) -> None:
     assert figures.best_model(evaluation) == "xgboost"
-    assert [each.name for each in figures.judged(evaluation)] == ["served", mix.SIMPLEST, "xgboost"]
+    assert [each.name for each in figures.judged(evaluation)] == ["served", FIRST, "xgboost"]
     served, median, _ = figures.judged(evaluation)
     models = evaluation.document["models"]
     assert served.loss.mean() == pytest.approx(models["served"]["pinball_log"])
-    assert median.error_s.mean() == pytest.approx(models[mix.SIMPLEST]["mae_s"])
+    assert median.error_s.mean() == pytest.approx(models[FIRST]["mae_s"])
     assert served.inside.mean() == pytest.approx(models["served"]["coverage_80"])
     without = evaluate(_workload(), [], chunks=2)
     assert figures.best_model(without) is None
-    assert [each.name for each in figures.judged(without)] == ["served", mix.SIMPLEST]
+    assert [each.name for each in figures.judged(without)] == ["served", FIRST]
 
 
 def test_density_chart_opacity_and_ratio_lines() -> None:
@@ -199,7 +199,7 @@ def test_the_page_is_self_contained(evaluation: Evaluation) -> None:
     assert "http" not in page
     slugs = [chart.slug for chart in charts(evaluation)]
     assert slugs == [
-        *("buckets", "within-2x", "calibration", "coverage", "density", "factors", "time", "users", "gangs", "serving")
+        *("buckets", "within-2x", "calibration", "coverage", "density", "factors", "time", "users", "gangs", "weights")
     ]
     for slug in slugs:
         assert f'id="{slug}"' in page
@@ -218,10 +218,10 @@ def test_names_from_the_trace_are_escaped(evaluation: Evaluation) -> None:
 def test_the_story_compares_served_predictions_with_the_median(evaluation: Evaluation) -> None:
     models = {
         "served": {"within_2x": 0.6, "mae_s": 90.0, "coverage_80": 0.81, "pinball_log": 0.2, "jobs": 200},
-        mix.SIMPLEST: {"within_2x": 0.5, "mae_s": 120.0, "pinball_log": 0.25},
+        FIRST: {"within_2x": 0.5, "mae_s": 120.0, "pinball_log": 0.25},
     }
     models["served"]["cold"] = {"jobs": 20}  # type: ignore[assignment]
-    told = story({"models": models, "served": "blend"})
+    told = story({"models": models, "served": "aggregation"})
     assert "within a factor of two for 60.0% of the jobs (50.0% with the recurrence median alone)" in told
     assert "mean error is 1 min 30 s (2 min)" in told
     assert "20.0% below that of the recurrence median" in told

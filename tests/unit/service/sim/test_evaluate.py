@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from predictor import mix
 from predictor.baselines import NAMES as BASELINE_NAMES
+from predictor.experts import EMPIRICAL
 from service.cli.main import app
 from service.sim.evaluate import EvaluationError, evaluate, rows_of
 from service.sim.workloads.generate import generate, make_families
@@ -35,7 +36,7 @@ METRICS = {
     "fit_s",
     "predict_ms",
 }
-MODELS = {"random_forest", "xgboost", "quantile_forest", "raw_quantile_forest", "blend", "consensus"}
+MODELS = {"random_forest", "xgboost", "quantile_forest", "raw_quantile_forest"}
 
 
 def _workload(jobs: int = 300) -> Workload:
@@ -58,7 +59,7 @@ def test_the_document_is_the_documented_one(document: dict[str, Any]) -> None:
     assert json.loads(json.dumps(document, allow_nan=False)) == document
     assert document["schema"] == "sooner.prediction.evaluation/1"
     assert (document["workload"], document["test_jobs"], document["retrains"]) == ("synthetic, seed 7", 120, 3)
-    assert set(document["models"]) == {*BASELINE_NAMES, *MODELS, "served"}
+    assert set(document["models"]) == {*BASELINE_NAMES, *EMPIRICAL, *MODELS, "served"}
     assert {
         "global_median",
         "user_mean",
@@ -79,15 +80,11 @@ def test_the_document_is_the_documented_one(document: dict[str, Any]) -> None:
         assert set(measured["macro_by_user"]) == METRICS - {"r2_log", "kendall_tau", "concordance"} | {"users"}
 
 
-def test_the_cost_of_a_model_includes_the_models_that_it_combines(document: dict[str, Any]) -> None:
+def test_what_is_served_costs_as_much_as_all_models(document: dict[str, Any]) -> None:
     models = document["models"]
     assert models["recurrence_median20"]["fit_s"] == 0.0
     assert all(models[name]["fit_s"] > 0.0 and models[name]["predict_ms"] > 0.0 for name in MODELS)
-    parts_s = sum(models[name]["fit_s"] for name in mix.BLENDED)
-    assert models["blend"]["fit_s"] == models["consensus"]["fit_s"] == pytest.approx(parts_s, abs=1e-5)
-    assert models["served"]["fit_s"] == pytest.approx(
-        sum(models[name]["fit_s"] for name in MODELS - {*mix.COMBINED}), abs=1e-5
-    )
+    assert models["served"]["fit_s"] == pytest.approx(sum(models[name]["fit_s"] for name in MODELS), abs=1e-5)
 
 
 def test_history_beats_the_global_median_on_recurring_programs(document: dict[str, Any]) -> None:
@@ -105,9 +102,9 @@ def test_equal_seeds_give_equal_documents() -> None:
 
 def test_models_are_trained_by_name_and_baselines_always_scored() -> None:
     without = evaluate(_workload(150), ["recurrence_median20"], chunks=2).document
-    assert set(without["models"]) == {*BASELINE_NAMES, "served"}
+    assert set(without["models"]) == {*BASELINE_NAMES, *EMPIRICAL, "served"}
     both = evaluate(_workload(150), ["quantile_forest", "xgboost"], chunks=2).document
-    assert set(both["models"]) == {*BASELINE_NAMES, "xgboost", "quantile_forest", *mix.COMBINED, "served"}
+    assert set(both["models"]) == {*BASELINE_NAMES, *EMPIRICAL, "xgboost", "quantile_forest", "served"}
     with pytest.raises(EvaluationError, match="unknown model 'oracle'; the models are random_forest, "):
         evaluate(_workload(150), ["oracle"])
 
@@ -130,16 +127,14 @@ def test_labels_after_the_last_submission_are_not_used() -> None:
 
 
 def _all_that_was_said(workload: Workload, kinds: list[str], chunks: int) -> dict[str, list[object]]:
-    """By job everything that was answered, by every candidate and the mix, and what it rested on."""
+    """By job everything that was answered, by every expert and the aggregation, and what it rested on."""
     evaluation = evaluate(workload, kinds, chunks=chunks)
     run, served, first = evaluation.run, evaluation.served, evaluation.run.test_start
     return {
         job.job_id: [
             run.examples[first + row].features.tolist(),  # type: ignore[attr-defined]
-            {name: points[first + row].tolist() for name, points in run.all_points.items()},
-            served.points[row].tolist(),
-            served.predicted[row],
-            (served.distribution_by[row], served.point_by[row]),
+            np.nan_to_num(run.quantiles[first + row], nan=-1e9).tolist(),
+            served.quantiles[first + row].tolist(),
         ]
         for row, job in enumerate(evaluation.test_jobs)
     }
@@ -170,8 +165,8 @@ def test_a_changed_duration_changes_no_answer_to_a_job_submitted_before_its_end(
 @pytest.mark.slow
 @pytest.mark.parametrize(("victim", "factor"), [(60, 50.0), (100, 0.02), (120, 1_000.0), (145, 3.0)])
 def test_a_changed_duration_changes_no_model_prediction_before_its_end(victim: int, factor: float) -> None:
-    """Fits, calibration, blend and choice included, and the challenger that learns from running jobs."""
-    _says_the_same(["xgboost", "quantile_forest", "xgboost_aft"], 3, victim, factor)
+    """Fits, weights and calibration included."""
+    _says_the_same(["xgboost", "quantile_forest"], 3, victim, factor)
 
 
 # Odd workloads
@@ -272,7 +267,9 @@ def test_json_is_the_only_output_and_out_has_every_prediction(table: Path, tmp_p
     document = json.loads(result.stdout)
     assert json.loads((out / "evaluation.json").read_text()) == document
     header, *rows = (out / "predictions.csv").read_text().splitlines()
-    assert header.startswith("job_id,submit_time_s,duration_s,runs_known,served_s,p10_s,p90_s,declared_s,")
+    assert header.startswith(
+        "job_id,submit_time_s,duration_s,runs_known,served_s,p10_s,p90_s,first_runs_s,global_median_s,"
+    )
     assert len(rows) == document["test_jobs"] == 60
     job_id, _, duration_s, _, served_s, p10_s, p90_s, *_ = rows[0].split(",")
     assert job_id == _workload(150).jobs[90].job_id
@@ -287,7 +284,7 @@ def test_the_printed_table_begins_with_the_served_model(table: Path) -> None:
     assert result.exit_code == 0
     assert lines[0].split()[:3] == ["MODEL", "MAE", "MEDIAN_APE"]
     assert lines[1].split()[0] == "served"
-    assert len(lines) == 1 + 1 + 1 + len(BASELINE_NAMES)
+    assert len(lines) == 1 + 1 + 1 + len(BASELINE_NAMES) + len(EMPIRICAL)
     assert "60 test jobs of w.csv; served: " in result.stderr
 
 

@@ -177,7 +177,9 @@ def test_a_scrape_is_valid_and_names_version_and_leader() -> None:
     assert value("retrainings_total", outcome="promoted") == 2
     assert value("migrations_pending") == 0
     assert value("build_info", version="1.2.3") == 1
-    assert value("prediction_trust_rung", unit="iterations", bucket="0") is not None
+    assert value(
+        "prediction_weight_ratio", expert="recurrence_median20", unit="iterations", bucket="1-4"
+    ) == pytest.approx(0.3)
 
 
 def test_a_standby_has_no_queue_metrics() -> None:

@@ -1,0 +1,184 @@
+"""Online aggregation of experts: what is served is a weighted mean of all predictions, quantile by quantile.
+
+An expert is whatever gives quantiles of a job's total: each baseline, each empirical distribution of the past, each kind of
+model. The weights are learnt per history bucket and level, when a job ends: exponential weights with a second-order
+correction and a learning rate for each expert (BOA: Wintenberger, Machine Learning 2017; for quantiles: Berrisch and Ziel,
+CRPS learning, Journal of Econometrics 2023), on the linearised pinball loss. There are no thresholds and no champions.
+
+**Bound.** The pinball loss is convex in the quantile, so the loss of the weighted mean exceeds that of an expert k by at
+most the sum of r = g (q - q_k), g being the subgradient at the served quantile q. For a single rate of forgetting 0, labels
+in the order of predictions, and |r| <= 2, the sum is O(sqrt(V_k log K) + log K) for each k and each level, V_k being the
+sum of r^2, and so also against every fixed convex combination. A label counts when its job ends; if at most D predictions
+are open at a time, the sum grows by a factor of at most sqrt(D + 1) (Joulani, Gyorgy, Szepesvari, ICML 2013). With
+forgetting, the bound is on the sum over the newest 1/forgetting labels, and the weights of the slow memory are the prior of
+the fast one.
+
+**Ours**, chosen by measurement (docs/measurements/prediction.md): the product of a slow and a fast memory, regrets smoothed over
+neighbouring levels and shared between buckets, and jobs of one burst counted as the few observations that they are.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from predictor.intervals import LEVELS, Array, interpolation, probits, times
+from predictor.recurrence import BUCKETS
+
+AGGREGATION: Final = "aggregation"
+"""What is served, by name beside the experts."""
+LEARNT: Final[Array] = np.array([0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99])
+"""The levels at which weights are learnt. Between them they are interpolated."""
+FORGETTING: Final = (0.003, 0.03)
+"""Share of the past regrets that a label makes forget: memories of about 300 and 30 jobs."""
+PRIOR_BASE: Final = 0.3
+"""Weight of the first expert, the recurrence median, before any label, and for new programs that of first runs too. The others
+share the rest.
+"""
+FIRST_RUNS: Final = "first_runs"
+"""The expert that knows only first runs of programs."""
+REGRET_MAX: Final = 2.0
+"""Regrets are clipped here, in log units: an error beyond a factor of 7 counts as one of 7."""
+SMOOTHING: Final = 1.0
+"""Standard deviation, in normal quantiles, of the kernel by which neighbouring levels share their regrets."""
+COLD_SHARE: Final = 0.5
+"""How much the regrets of new programs count for known ones and the reverse. Known ones count fully for each other."""
+BURST_S: Final = 3_600.0
+"""Jobs of one user that are submitted within this time are one burst."""
+BURSTS_KEPT: Final = 10_000
+
+FROM_LEARNT: Final[Array] = interpolation(LEARNT, LEVELS)
+"""Turns values at the learnt levels (9) into values at all levels (25)."""
+_FORGETTING: Final[Array] = np.array(FORGETTING)
+
+
+def _smoother() -> Array:
+    distance = probits(LEARNT)[:, None] - probits(LEARNT)
+    kernel = np.exp(-0.5 * (distance / SMOOTHING) ** 2)
+    return np.asarray(kernel / kernel.sum(axis=0))
+
+
+def _sharing() -> Array:
+    """How much the regrets of each bucket (row) count for each other (column)."""
+    known = np.arange(len(BUCKETS)) > 0
+    return np.where(np.equal.outer(known, known), 1.0, COLD_SHARE)
+
+
+_SMOOTHER: Final[Array] = _smoother()
+_SHARING: Final[Array] = _sharing()
+
+
+class Bursts:
+    """Counts the jobs of each burst that have ended, so that a hundred alike jobs weigh as ten."""
+
+    def __init__(self) -> None:
+        self._counts: OrderedDict[tuple[Hashable, int], int] = OrderedDict()
+
+    def share(self, group: Hashable | None, submitted_at_s: float) -> float:
+        """The weight of one more ended job: 1 / sqrt(n) for the n-th of its burst. ``group`` None: jobs of unknown users."""
+        burst = (group, int(submitted_at_s // BURST_S))
+        count = self._counts.pop(burst, 0) + 1
+        self._counts[burst] = count
+        if len(self._counts) > BURSTS_KEPT:
+            self._counts.popitem(last=False)
+        return 1.0 / math.sqrt(count)
+
+
+class Aggregation:
+    """The weights of one head's experts. Equal labels in an equal order give equal weights."""
+
+    def __init__(self, experts: Sequence[str], known: "Aggregation | None" = None) -> None:
+        """``experts`` are their names, the recurrence median first. ``known`` is an aggregation whose regrets are taken over for
+        the experts that both have; one that is new to it starts without regrets.
+        """
+        self.experts = tuple(experts)
+        shape = (len(BUCKETS), len(FORGETTING), len(self.experts), len(LEARNT))
+        self._regrets, self._squares = np.zeros(shape), np.zeros(shape)
+        self.labels = [0] * len(BUCKETS)
+        self._weights: dict[int, Array] = {}
+        if known is not None:
+            both = [name for name in self.experts if name in known.experts]
+            here, there = [self.experts.index(name) for name in both], [known.experts.index(name) for name in both]
+            self._regrets[:, :, here], self._squares[:, :, here] = (
+                known._regrets[:, :, there],
+                known._squares[:, :, there],
+            )
+            self.labels = list(known.labels)
+
+    def weights(self, bucket: int) -> Array:
+        """The weight of each expert at each of the learnt levels, (experts, 9). Columns sum to 1."""
+        if bucket not in self._weights:
+            regrets = np.tensordot(_SHARING[bucket], self._regrets, 1) @ _SMOOTHER
+            squares = np.tensordot(_SHARING[bucket], self._squares, 1) @ _SMOOTHER
+            count = len(self.experts)
+            rate = np.minimum(0.5 / REGRET_MAX, np.sqrt(math.log(count + 1) / np.maximum(squares, 1e-12)))
+            favoured = [0, *(index for index, name in enumerate(self.experts) if name == FIRST_RUNS and bucket == 0)]
+            prior = np.full((count, 1), (1.0 - len(favoured) * PRIOR_BASE) / max(1, count - len(favoured)))
+            prior[favoured] = PRIOR_BASE
+            log_weights = np.log(prior) + (rate * regrets - rate * rate * squares).sum(axis=0)
+            unscaled = np.exp(log_weights - log_weights.max(axis=0))
+            self._weights[bucket] = unscaled / unscaled.sum(axis=0)
+        return self._weights[bucket]
+
+    def _spread(self, bucket: int) -> Array:
+        """The weights at all levels, (experts, 25)."""
+        return times(self.weights(bucket), FROM_LEARNT)
+
+    def combine(self, bucket: int, quantiles: Array) -> Array:
+        """The weighted mean (jobs, 25) of the experts' quantiles (jobs, experts, 25), ascending.
+
+        An expert that has no answer for a job (NaN) sleeps: the others share its weight. At least one must be awake.
+        """
+        awake = ~np.isnan(quantiles[..., :1])
+        weights = self._spread(bucket) * awake
+        # Awake experts may have lost all their weight to one that sleeps.
+        weights = np.where(weights.sum(axis=1, keepdims=True) > 0.0, weights, awake)
+        total = np.where(awake, quantiles, 0.0) * weights
+        return np.sort(total.sum(axis=1) / weights.sum(axis=1), axis=-1)
+
+    def observe(self, bucket: int, label: float, quantiles: Array, served: Array, share: float) -> None:
+        """A job ended with this log ``label``: the experts (experts, 9) and the weighted mean (9) had predicted it at the learnt
+        levels. ``share``: how much it counts (:class:`Bursts`). O(experts).
+        """
+        gradient = (label < served) - LEARNT
+        regret = np.clip(gradient * (served - quantiles), -REGRET_MAX, REGRET_MAX) * share
+        regret = np.where(np.isnan(regret), 0.0, regret)
+        kept = (1.0 - _FORGETTING * share)[:, None, None]
+        self._regrets[bucket] = self._regrets[bucket] * kept + regret
+        self._squares[bucket] = self._squares[bucket] * kept + regret * regret
+        self.labels[bucket] += 1
+        self._weights.clear()
+
+    def dump(self) -> dict[str, Any]:
+        """The state as JSON."""
+        return {
+            "experts": list(self.experts),
+            "labels": list(self.labels),
+            "regrets": self._regrets.tolist(),
+            "squares": self._squares.tolist(),
+        }
+
+    @classmethod
+    def load(cls, dumped: Any) -> "Aggregation":
+        """The inverse of :meth:`dump`, equal in all later answers. Raises ValueError for anything else."""
+        if not isinstance(dumped, dict) or dumped.keys() != {"experts", "labels", "regrets", "squares"}:
+            raise ValueError("aggregation: must have the keys experts, labels, regrets and squares")
+        names, labels = dumped["experts"], dumped["labels"]
+        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+            raise ValueError("aggregation: experts: must be a list of names")
+        if (
+            not isinstance(labels, list)
+            or len(labels) != len(BUCKETS)
+            or not all(type(count) is int for count in labels)
+        ):
+            raise ValueError(f"aggregation: labels: must be {len(BUCKETS)} whole numbers")
+        found = cls(names)
+        regrets, squares = np.array(dumped["regrets"], dtype=float), np.array(dumped["squares"], dtype=float)
+        if regrets.shape != found._regrets.shape or squares.shape != regrets.shape:
+            raise ValueError(f"aggregation: regrets, squares: must have the shape {found._regrets.shape}")
+        if not np.isfinite(regrets).all() or not np.isfinite(squares).all() or (squares < 0.0).any():
+            raise ValueError("aggregation: regrets, squares: must be finite, and squares not negative")
+        found._regrets, found._squares, found.labels = regrets, squares, labels
+        return found

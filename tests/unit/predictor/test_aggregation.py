@@ -1,0 +1,172 @@
+"""The aggregation of experts: weights by hand, bounds by brute force, and what the state depends on."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from predictor.aggregation import BURST_S, FROM_LEARNT, LEARNT, PRIOR_BASE, Aggregation, Bursts
+from predictor.conformal import LIMIT, STEP, SpreadCalibration
+from predictor.intervals import LEVELS, MIDDLE, NORMAL_QUANTILES, Array, at_levels, interpolation
+
+EXPERTS = ("first", "second", "third")
+
+
+def _quantiles(middles: list[float], spread: float = 0.5) -> Array:
+    """Normal quantiles (experts, 25) around middles; NaN for an expert that sleeps."""
+    return np.array(middles)[:, None] + spread * NORMAL_QUANTILES
+
+
+def _learn(aggregation: Aggregation, quantiles: Array, label: float, bucket: int = 0, share: float = 1.0) -> None:
+    served = at_levels(aggregation.combine(bucket, quantiles[None])[0], LEARNT)
+    aggregation.observe(bucket, label, at_levels(quantiles, LEARNT), served, share)
+
+
+def _loss(label: float, quantiles: Array) -> Array:
+    error = label - at_levels(quantiles, LEARNT)
+    return np.asarray(np.maximum(LEARNT * error, (LEARNT - 1.0) * error))
+
+
+def test_before_any_label_the_first_expert_has_its_prior_and_the_others_share_the_rest() -> None:
+    weights = Aggregation(EXPERTS).weights(2)
+    assert weights[:, 0] == pytest.approx([PRIOR_BASE, (1 - PRIOR_BASE) / 2, (1 - PRIOR_BASE) / 2])
+    assert Aggregation(("only",)).weights(0).tolist() == [[1.0] * len(LEARNT)]
+
+
+def test_one_label_moves_the_weights_as_computed_by_hand() -> None:
+    """Two experts at 0 and 1 without spread, the label at 1: at each level the served quantile is below it."""
+    aggregation = Aggregation(("low", "high"))
+    quantiles = np.stack([np.zeros(len(LEVELS)), np.ones(len(LEVELS))])
+    _learn(aggregation, quantiles, 1.0)
+    served = 1.0 - PRIOR_BASE
+    # r = g (q - q_k) with g = -level: the low expert loses level x served, the high one gains level x PRIOR_BASE.
+    regret = np.stack([-LEARNT * served, LEARNT * PRIOR_BASE])
+    kernel = np.exp(-0.5 * (_probit(LEARNT)[:, None] - _probit(LEARNT)) ** 2)
+    kernel /= kernel.sum(axis=0)
+    smooth, square = regret @ kernel, regret**2 @ kernel
+    rate = np.minimum(0.25, np.sqrt(math.log(3) / square))
+    log_weights = np.log([[PRIOR_BASE], [served]]) + 2.0 * (rate * smooth - rate**2 * square)
+    expected = np.exp(log_weights) / np.exp(log_weights).sum(axis=0)
+    assert aggregation.weights(0) == pytest.approx(expected)
+    assert (aggregation.weights(0)[1] > served).all()
+
+
+def _probit(levels: Array) -> Array:
+    return np.interp(levels, LEVELS, NORMAL_QUANTILES)
+
+
+def test_the_expert_that_is_right_gets_the_weight_and_a_change_is_followed() -> None:
+    aggregation, rng = Aggregation(EXPERTS), np.random.default_rng(0)
+    for right in (1, 2):
+        for _ in range(150):
+            _learn(aggregation, _quantiles([0.0, 2.0, -2.0]), 2.0 * (1, -1)[right - 1] + 0.3 * rng.normal())
+        assert aggregation.weights(0)[right].min() > 0.6
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000))
+def test_the_loss_is_close_to_that_of_the_best_expert_in_hindsight(seed: int) -> None:
+    """For any centre and spread of three experts; the bound of the docstring with constants."""
+    rng = np.random.default_rng(seed)
+    middles, spreads = rng.normal(scale=1.5, size=3), rng.uniform(0.2, 1.5, size=3)
+    quantiles = middles[:, None] + spreads[:, None] * NORMAL_QUANTILES
+    aggregation = Aggregation(EXPERTS)
+    served_loss, losses, rows = 0.0, np.zeros(3), 300
+    for label in rng.normal(size=rows):
+        served_loss += float(_loss(label, aggregation.combine(0, quantiles[None])[0]).mean())
+        losses += _loss(label, quantiles).mean(axis=1)
+        _learn(aggregation, quantiles, float(label))
+    assert served_loss / rows <= losses.min() / rows + 0.04
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.lists(st.floats(-30.0, 30.0) | st.none(), min_size=3, max_size=3), min_size=1, max_size=12))
+def test_quantiles_ascend_and_lie_within_those_of_the_experts_awake(jobs: list[list[float | None]]) -> None:
+    aggregation = Aggregation(EXPERTS)
+    for middles in jobs:
+        if all(middle is None for middle in middles):
+            continue
+        quantiles = _quantiles([math.nan if middle is None else middle for middle in middles])
+        combined = aggregation.combine(1, quantiles[None])[0]
+        assert (np.diff(combined) >= 0.0).all()
+        assert (combined >= np.nanmin(quantiles, axis=0) - 1e-9).all()
+        assert (combined <= np.nanmax(quantiles, axis=0) + 1e-9).all()
+        _learn(aggregation, quantiles, 1.0, bucket=1)
+        assert aggregation.weights(1).sum(axis=0) == pytest.approx(1.0)
+
+
+def test_an_expert_that_sleeps_neither_gains_nor_loses() -> None:
+    aggregation = Aggregation(EXPERTS)
+    for _ in range(20):
+        _learn(aggregation, _quantiles([0.0, math.nan, 0.1]), 0.0)
+    one = aggregation.dump()
+    assert np.array(one["regrets"])[:, :, 1].tolist() == np.zeros((4, 2, 9)).tolist()
+    assert np.abs(np.array(one["regrets"])[0, :, 0]).max() > 0.0
+
+
+def test_known_programs_learn_from_each_other_fully_and_from_new_ones_in_part() -> None:
+    aggregation = Aggregation(EXPERTS)
+    before = aggregation.weights(3)[1, 4]
+    for _ in range(30):
+        _learn(aggregation, _quantiles([0.0, 2.0, -2.0]), 2.0, bucket=1)
+    own, other, cold = (float(aggregation.weights(bucket)[1, 4]) for bucket in (1, 3, 0))
+    assert own == pytest.approx(other)
+    assert before < cold < own
+
+
+def test_a_hundred_alike_jobs_weigh_less_than_a_hundred_others() -> None:
+    bursts = Bursts()
+    assert [bursts.share("ada", float(second)) for second in range(4)] == pytest.approx([1.0, 2**-0.5, 3**-0.5, 0.5])
+    assert bursts.share("bob", 5.0) == 1.0
+    assert bursts.share("ada", BURST_S) == 1.0, "an hour later it is another burst"
+
+
+def test_the_weights_that_are_stored_are_equal_in_all_later_answers() -> None:
+    aggregation, rng = Aggregation(EXPERTS), np.random.default_rng(1)
+    for _ in range(40):
+        _learn(aggregation, _quantiles(rng.normal(size=3).tolist()), float(rng.normal()), bucket=int(rng.integers(4)))
+    again = Aggregation.load(json.loads(json.dumps(aggregation.dump())))
+    for each in (aggregation, again):
+        _learn(each, _quantiles([0.0, 1.0, 2.0]), 0.7)
+    assert again.dump() == aggregation.dump()
+    assert (again.weights(2) == aggregation.weights(2)).all()
+
+
+def test_levels_between_the_learnt_ones_get_weights_between_theirs() -> None:
+    weights = np.array([[*np.linspace(0.0, 1.0, len(LEARNT))]])
+    spread = (weights @ FROM_LEARNT)[0]
+    assert spread[MIDDLE] == pytest.approx(0.5)
+    assert (np.diff(spread) >= 0.0).all()
+    assert spread[[0, -1]].tolist() == [0.0, 1.0]
+    assert at_levels(NORMAL_QUANTILES, LEARNT) == pytest.approx(_probit(LEARNT))
+    assert interpolation(LEVELS, LEVELS) == pytest.approx(np.eye(len(LEVELS)))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10_000), st.floats(0.3, 2.5))
+def test_the_calibrated_interval_holds_whatever_the_spread(seed: int, spread: float) -> None:
+    rng = np.random.default_rng(seed)
+    calibration, quantiles = SpreadCalibration(), spread * NORMAL_QUANTILES
+    combined = at_levels(quantiles, LEARNT)
+    inside = [calibration.observe(2, float(label), combined, 1.0) for label in rng.normal(size=3_000)]
+    assert 0.73 <= np.mean(inside[1_500:]) <= 0.87
+    calibrated = calibration.calibrate(2, quantiles)
+    assert calibrated[MIDDLE] == quantiles[MIDDLE]
+    assert (np.diff(calibrated) >= 0.0).all()
+    assert (calibration.calibrate(0, quantiles) == quantiles).all(), "each history bucket has factors of its own"
+
+
+def test_one_miss_widens_a_half_as_nine_hits_narrow_it() -> None:
+    calibration, combined = SpreadCalibration(), at_levels(NORMAL_QUANTILES, LEARNT)
+    assert not calibration.observe(0, 5.0, combined, 1.0)
+    assert np.log(calibration.factors(0)) == pytest.approx([-0.1 * STEP, 0.9 * STEP])
+    for _ in range(9):
+        assert calibration.observe(0, 0.0, combined, 1.0)
+    assert np.log(calibration.factors(0)) == pytest.approx([-1.0 * STEP, 0.0], abs=1e-12)
+    for _ in range(10_000):
+        calibration.observe(0, 1e9, combined, 1.0)
+    assert np.log(calibration.factors(0)).tolist() == [-LIMIT, LIMIT]
+    assert SpreadCalibration.load(calibration.dump()).factors(0).tolist() == calibration.factors(0).tolist()
