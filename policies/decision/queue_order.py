@@ -2,8 +2,7 @@
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from math import isfinite
 from typing import NamedTuple, Protocol
@@ -20,11 +19,14 @@ WALKED_RATIO = 10
 
 
 class QueueWanted(NamedTuple):
-    """At most ``limit`` jobs that come after ``past`` (None: from the first), of these jobs (None: of all)."""
+    """At most ``limit`` jobs that come after ``past`` (None: from the first), of these jobs or of the owners (project, user) for
+    which ``sees`` is true. Both None: of all.
+    """
 
     past: JobKey | None
     limit: int
     among: Sequence[JobId] | None = None
+    sees: Callable[[str, str], bool] | None = None
 
 
 class QueuePlace(NamedTuple):
@@ -62,14 +64,20 @@ def queue_slice(policy: Ranking, view: ClusterView, state: SchedulerState, wante
     """The part of the queue that is wanted, from the index of waiting jobs.
 
     O(running + (gang classes + limit) log n) for all jobs; with ``among`` O(running + those jobs + limit x gang classes x log n).
-    While those are spread over the queue, each costs no more than a look into a set.
+    While those are spread over the queue, each costs no more than a look into a set. With ``sees`` O(running + owners + limit x
+    gang classes x log n) while the jobs of those owners are spread over the queue, else the jobs of those owners in addition.
     """
     index = state.waiting
     # A job that the last decision has started leaves the index with the next one.
     started = sorted(found[1] for job in view.holding() if (found := index.keys.get(job)) is not None)
     gone = {key.job for key in started}
     others: tuple[JobId, ...] = ()
-    if wanted.among is None:
+    if wanted.sees is not None:
+        owners = {owner for owner in index.owned if wanted.sees(owner.project, owner.user)}
+        ordered = sum(len(index.owned[owner]) for owner in owners) - sum(index.owners[job] in owners for job in gone)
+        each = (job for owner in owners for job in index.owned[owner] if job not in gone)
+        keys = _first(index, lambda job: index.owners[job] in owners and job not in gone, ordered, each, wanted)
+    elif wanted.among is None:
         found_keys = index.following(wanted.past, wanted.limit + len(started))
         keys = [key for key in found_keys if key.job not in gone][: wanted.limit]
         ordered = len(index) - len(started)
@@ -80,9 +88,9 @@ def queue_slice(policy: Ranking, view: ClusterView, state: SchedulerState, wante
         if gone & among:
             among -= gone
         ordered = len(among) - len(outside)
-        keys = _first(index, among, wanted)
+        keys = _first(index, among.__contains__, len(among), among, wanted)
     positions: Iterable[int]
-    if wanted.among is None and keys:
+    if wanted.among is None and wanted.sees is None and keys:
         positions = count(_position(index, started, keys[0]))
     else:
         positions = (_position(index, started, key) for key in keys)
@@ -94,12 +102,14 @@ def queue_slice(policy: Ranking, view: ClusterView, state: SchedulerState, wante
     return QueueSlice(tuple(places), ordered, others, policy.queue_note(state))
 
 
-def _first(index: WaitingIndex, among: AbstractSet[JobId], wanted: QueueWanted) -> list[JobKey]:
-    """The first of these jobs after ``past``: by a walk along the queue; of all of them if they are rare there."""
+def _first(
+    index: WaitingIndex, is_one: Callable[[JobId], bool], number: int, jobs: Iterable[JobId], wanted: QueueWanted
+) -> list[JobKey]:
+    """The first after ``past`` of so many jobs: by a walk along the queue; of all of them if they are rare there."""
     found: list[JobKey] = []
-    steps = WALKED_RATIO * wanted.limit * (1 + len(index) // max(1, len(among)))
+    steps = WALKED_RATIO * wanted.limit * (1 + len(index) // max(1, number))
     for step, key in enumerate(index.after(wanted.past)):
-        if key.job in among:
+        if is_one(key.job):
             found.append(key)
             if len(found) == wanted.limit:
                 return found
@@ -107,7 +117,7 @@ def _first(index: WaitingIndex, among: AbstractSet[JobId], wanted: QueueWanted) 
             break
     else:
         return found
-    known = [index.keys[job][1] for job in among if job in index]
+    known = [index.keys[job][1] for job in jobs if job in index]
     past = wanted.past
     return heapq.nsmallest(wanted.limit, known if past is None else [key for key in known if key > past])
 

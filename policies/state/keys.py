@@ -54,6 +54,13 @@ class JobKey(NamedTuple):
     job: JobId
 
 
+class Owner(NamedTuple):
+    """Whose a job is: what decides who may see it."""
+
+    project: str
+    user: str
+
+
 class RankLine(NamedTuple):
     """Running jobs of equal gang size and equal slope of the rank keep their order over time."""
 

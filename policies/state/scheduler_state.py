@@ -19,7 +19,7 @@ from policies.placement.pool import free_now
 from policies.rank import Rank
 from policies.state.delays import PlacementDelays
 from policies.state.guard import StarvationGuard
-from policies.state.keys import GangClass, JobKey, RankLine, gang_class
+from policies.state.keys import GangClass, JobKey, Owner, RankLine, gang_class
 from policies.state.last_scan import LastScan
 from policies.state.ledger import GpuLedger
 from policies.state.placements import PlacementIndex
@@ -95,7 +95,8 @@ class SchedulerState:
         else:
             # Guarded jobs are ordered by age: a stream of better ranks would otherwise starve the oldest even so.
             key = JobKey(0, -job.priority, 0, 0.0, job.submitted_at_s, job.id)
-        if self.waiting.add(gang, key) or self._tried_beyond(gang, self.waiting.heads[gang]):
+        owner = Owner(job.spec.project, job.spec.user)
+        if self.waiting.add(gang, key, owner) or self._tried_beyond(gang, self.waiting.heads[gang]):
             self.scan.valid = False
         self.guard.start_waiting(job, self.gpus)
 

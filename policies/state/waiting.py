@@ -7,19 +7,24 @@ from itertools import islice
 from sortedcontainers import SortedList
 
 from policies.model.ids import JobId
-from policies.state.keys import GangClass, JobKey
+from policies.state.keys import GangClass, JobKey, Owner
 
 
 class WaitingIndex:
-    """Waiting jobs in order, by gang class, and the head (the best job) of each class. Every update is O(log n)."""
+    """Waiting jobs in order, by gang class, the head (the best job) of each class, and the jobs of each owner. Every update is
+    O(log n).
+    """
 
-    __slots__ = ("classes", "heads", "keys")
+    __slots__ = ("classes", "heads", "keys", "owned", "owners")
 
     def __init__(self) -> None:
         self.classes: dict[GangClass, SortedList] = {}
         """The keys of each class, ascending. A class without jobs has no entry."""
         self.heads: dict[GangClass, JobKey] = {}
         self.keys: dict[JobId, tuple[GangClass, JobKey]] = {}
+        self.owners: dict[JobId, Owner] = {}
+        self.owned: dict[Owner, set[JobId]] = {}
+        """The jobs of each owner. One without jobs has no entry."""
 
     def __contains__(self, job: JobId) -> bool:
         return job in self.keys
@@ -27,9 +32,11 @@ class WaitingIndex:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def add(self, gang: GangClass, key: JobKey) -> bool:
+    def add(self, gang: GangClass, key: JobKey, owner: Owner) -> bool:
         """Index a job that is not indexed; return whether it is the head of its class now."""
         self.keys[key.job] = (gang, key)
+        self.owners[key.job] = owner
+        self.owned.setdefault(owner, set()).add(key.job)
         entries = self.classes.get(gang)
         if entries is None:
             entries = self.classes[gang] = SortedList()
@@ -46,6 +53,11 @@ class WaitingIndex:
         if found is None:
             return None
         gang, key = found
+        owner = self.owners.pop(job)
+        owned = self.owned[owner]
+        owned.discard(job)
+        if not owned:
+            del self.owned[owner]
         entries = self.classes[gang]
         entries.remove(key)
         if not entries:
@@ -68,8 +80,11 @@ class WaitingIndex:
         return heapq.merge(*(entries.irange(past, None, inclusive=(False, False)) for entries in self.classes.values()))
 
     def check(self) -> None:
-        """Raise AssertionError unless classes, heads and keys agree. O(n)."""
+        """Raise AssertionError unless classes, heads, keys and owners agree. O(n)."""
         assert self.heads == {gang: entries[0] for gang, entries in self.classes.items()}
         indexed = {key.job: (gang, key) for gang, entries in self.classes.items() for key in entries}
         assert indexed == self.keys
         assert sum(len(entries) for entries in self.classes.values()) == len(self.keys)
+        assert self.owners.keys() == self.keys.keys()
+        assert {job: owner for owner, jobs in self.owned.items() for job in jobs} == self.owners
+        assert all(self.owned.values())

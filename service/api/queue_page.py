@@ -1,7 +1,7 @@
 """A page of the queue: first the jobs in the order of the policy, then those that may not start now, by submission.
 
-The policy's index gives a page, so the length of the queue does not matter. Only for what the index does not hold, and for a
-caller who sees some projects, the database lists the queued jobs first.
+The policy's index gives a page, also of the jobs of some projects, so the length of the queue does not matter. Only for what the
+index does not hold, the database lists the queued jobs first.
 """
 
 from collections.abc import Sequence
@@ -44,11 +44,11 @@ def queue_page(
     past = None if position is None else JobKey(*position)
     limit = paging.limit + 1  # one more shows whether a next page exists
     found: QueueSlice | None = None
-    if caller.projects is None and (past is None or past.tier < _UNORDERED):
-        found = leader.queue(QueueWanted(past, limit))
+    if past is None or past.tier < _UNORDERED:
+        found = leader.queue(QueueWanted(past, limit, sees=None if caller.projects is None else caller.sees))
     if found is not None and len(found.jobs) == limit:
         with dependencies.reading() as connection:
-            total = queued_jobs(connection)
+            total = queued_jobs(connection, caller)
     else:
         with dependencies.reading() as connection:
             ids = queued_ids(connection, caller)

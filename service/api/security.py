@@ -48,9 +48,6 @@ OPEN_PATHS = PROBES | FORM_PATHS | {DOCS_PATH, SITE_PATH.rstrip("/")}
 STATIC_PREFIX = "/static/"
 """Scripts and styles of the pages: open without a token."""
 
-WITHIN = "sooner.within"
-"""Key of the scope of a read that a page makes in this process, for the caller of the page: it has passed the guard already."""
-
 _OWN_TOKEN = re.compile(r"/v1/attempts/[^/]+/progress")
 """Opened by the token of the attempt, which opens nothing else."""
 
@@ -97,7 +94,7 @@ class RequestGuard:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
-        if scope["type"] != "http" or WITHIN in scope:
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         given = request_id(scope)

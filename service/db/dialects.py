@@ -32,7 +32,7 @@ CONNECT_TIMEOUT_S = 5
 """How long a PostgreSQL server may take to answer a new connection; on a network it takes milliseconds."""
 
 CONNECTIONS_MAX = 20
-"""Connections of one process to PostgreSQL, which admits 100 by default for all services; more do not write faster."""
+"""Connections of one process. PostgreSQL admits 100 by default for all services; more do not write faster."""
 
 TRUSTED_S = 1.0
 """A PostgreSQL connection used within this time is reused without a ping, which would cost a round trip."""
@@ -95,8 +95,14 @@ class SqliteDialect:
     clock = text("SELECT (julianday('now') - 2440587.5) * 86400.0")
 
     def engine_options(self) -> dict[str, Any]:
-        """Wait for a lock that another process holds."""
-        return {"connect_args": {"timeout": BUSY_TIMEOUT_S}}
+        """Wait for a lock that another process holds. The connection used last is preferred: it has the statements prepared."""
+        # Those beyond the pool's size would be closed after each use: to open one takes as long as ten statements.
+        return {
+            "pool_size": CONNECTIONS_MAX,
+            "max_overflow": 0,
+            "pool_use_lifo": True,
+            "connect_args": {"timeout": BUSY_TIMEOUT_S},
+        }
 
     def prepare(self, engine: Engine) -> None:
         """WAL mode, durable commits, checked references, and explicit BEGIN statements."""

@@ -5,9 +5,10 @@ ascending order, and a reader that continues after the largest number it has rea
 Why: docs/explanation/decisions/0013-one-event-log.md.
 """
 
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Column, Connection, Row, func, select
+from sqlalchemy import Column, Connection, Row, Select, func, select
 
 from service.db.pages import page
 from service.db.tables import CYCLES, EVENTS, JOBS, SERVER_EVENTS, SERVERS, columns
@@ -52,4 +53,9 @@ def newest_cycle(connection: Connection) -> int:
 
 
 def _newest(connection: Connection, number: Column[Any]) -> int:
-    return int(connection.execute(select(func.max(number))).scalar() or 0)
+    return int(connection.execute(_largest(number)).scalar() or 0)
+
+
+@cache
+def _largest(number: Column[Any]) -> Select[Any]:
+    return select(func.max(number))

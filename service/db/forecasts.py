@@ -5,7 +5,7 @@ Scoring reads the jobs' rows and events, so it may run late or twice with the sa
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Row, and_, bindparam, func, insert, or_, select, update
 
@@ -179,14 +179,21 @@ def forecasts_of(connection: Connection, job_id: int, after_id: int, limit: int)
     return page(connection, select(FORECASTS).where(FORECASTS.c.job_id == job_id), [FORECASTS.c.id], after_id, limit)
 
 
+_NEWEST: Final = select(FORECASTS).where(
+    FORECASTS.c.id.in_(
+        select(func.max(FORECASTS.c.id))
+        .where(FORECASTS.c.job_id.in_(bindparam("ids", expanding=True)))
+        .group_by(FORECASTS.c.job_id, FORECASTS.c.milestone)
+    )
+)
+"""Built once: it is read with every list of jobs."""
+
+
 def newest_forecasts(connection: Connection, job_ids: Collection[int]) -> Mapping[int, Mapping[Milestone, Row[Any]]]:
     """The newest forecast of each milestone of these jobs, if there is one."""
     if not job_ids:
         return {}
-    forecasts = FORECASTS.c
-    of_job = forecasts.job_id.in_(job_ids)
-    newest = select(func.max(forecasts.id)).where(of_job).group_by(forecasts.job_id, forecasts.milestone)
     found: dict[int, dict[Milestone, Row[Any]]] = {}
-    for row in connection.execute(select(FORECASTS).where(forecasts.id.in_(newest))):
+    for row in connection.execute(_NEWEST, {"ids": list(job_ids)}):
         found.setdefault(row.job_id, {})[Milestone(row.milestone)] = row
     return found

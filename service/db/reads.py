@@ -6,9 +6,25 @@ jobs in one statement each for the whole page.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Text, cast, func, literal, or_, select
+from sqlalchemy import (
+    BindParameter,
+    Column,
+    ColumnElement,
+    Connection,
+    Integer,
+    Row,
+    Select,
+    Text,
+    bindparam,
+    cast,
+    func,
+    literal,
+    or_,
+    select,
+)
 
 from policies.lifecycle import TERMINAL, AttemptState, Cause, JobState
 from policies.model.ids import AttemptId, JobId
@@ -47,10 +63,28 @@ _JOB_COLUMNS = columns(
     "finished_at_s attempts preemptions iterations reports_iterations exit_code array_id array_index",
 )
 
+# Statements of every page are built once: to build one takes as long as to run it.
+_IDS: BindParameter[Any] = bindparam("ids", expanding=True)
+
+_JOBS_BY_ID = select(*_JOB_COLUMNS).where(JOBS.c.id.in_(_IDS)).order_by(JOBS.c.id)
+
 _PREDICTION_COLUMNS = columns(
     PREDICTIONS,
     "id job_id made_at_s unit p10 p50 p90 point source model_version seconds_per_unit actual scored_at_s log_error",
 )
+
+
+_NEWEST_PREDICTIONS = select(*_PREDICTION_COLUMNS).where(
+    PREDICTIONS.c.id.in_(
+        select(func.max(PREDICTIONS.c.id)).where(PREDICTIONS.c.job_id.in_(_IDS)).group_by(PREDICTIONS.c.job_id)
+    )
+)
+
+_HELD = select(ATTEMPTS.c.job_id, ATTEMPTS.c.placement).where(
+    ATTEMPTS.c.job_id.in_(_IDS), ATTEMPTS.c.state.in_(OPEN_ATTEMPTS)
+)
+
+_SERVER_NAMES = select(SERVERS.c.position, SERVERS.c.name).where(SERVERS.c.position.in_(_IDS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +128,14 @@ def new_jobs(connection: Connection, job_ids: Sequence[int]) -> list[JobSummary]
 
 def _job_rows(connection: Connection, job_ids: Sequence[int]) -> Iterator[Sequence[Row[Any]]]:
     for part in chunks(sorted(job_ids)):
-        yield connection.execute(select(*_JOB_COLUMNS).where(JOBS.c.id.in_(part)).order_by(JOBS.c.id)).all()
+        yield connection.execute(_JOBS_BY_ID, {"ids": part}).all()
 
 
 def jobs(connection: Connection, wanted: JobFilter, past_id: int | None, limit: int) -> list[JobSummary]:
     """At most ``limit`` jobs that follow ``past_id`` in the filter's order. A handful of statements at any depth."""
     ids = _page_ids(connection, wanted, past_id, limit)
-    rows = connection.execute(select(*_JOB_COLUMNS).where(JOBS.c.id.in_(ids)).order_by(_by_id(wanted))).all()
-    return _summaries(connection, rows)
+    rows = connection.execute(_JOBS_BY_ID, {"ids": ids}).all()
+    return _summaries(connection, rows if wanted.oldest_first else rows[::-1])
 
 
 def _by_id(wanted: JobFilter) -> ColumnElement[Any]:
@@ -114,7 +148,8 @@ def _page_ids(connection: Connection, wanted: JobFilter, past_id: int | None, li
     states: Sequence[JobState | None] = sorted(wanted.states) or [None]
     for state in states:
         for part in _parts(wanted, state):
-            found.extend(connection.execute(_ids_in_state(part, state, past_id, limit)).scalars())
+            statement = _ids_in_state(part, state, first=past_id is None)
+            found.extend(connection.execute(statement, {"past": past_id, "most": limit}).scalars())
     return sorted(found, reverse=not wanted.oldest_first)[:limit]
 
 
@@ -138,10 +173,13 @@ def _few(wanted: JobFilter, state: JobState | None) -> bool:
     return state is not None and state not in TERMINAL and wanted.array is None
 
 
-def _ids_in_state(wanted: JobFilter, state: JobState | None, past_id: int | None, limit: int) -> Select[Any]:
-    statement = select(JOBS.c.id).order_by(_by_id(wanted)).limit(limit)
-    if past_id is not None:
-        statement = statement.where(JOBS.c.id > past_id if wanted.oldest_first else JOBS.c.id < past_id)
+@lru_cache(maxsize=1 << 10)
+def _ids_in_state(wanted: JobFilter, state: JobState | None, *, first: bool) -> Select[Any]:
+    """The first ``most`` ids, after ``past`` unless it is the first page."""
+    statement = select(JOBS.c.id).order_by(_by_id(wanted)).limit(bindparam("most", type_=Integer))
+    if not first:
+        past = bindparam("past", type_=Integer)
+        statement = statement.where(JOBS.c.id > past if wanted.oldest_first else JOBS.c.id < past)
     equal = {
         "array_id": wanted.array,
         "name": wanted.name,
@@ -174,19 +212,15 @@ def newest_predictions(connection: Connection, job_ids: Collection[int]) -> Mapp
     """The newest prediction of each of these jobs that has one."""
     if not job_ids:
         return {}
-    newest = select(func.max(PREDICTIONS.c.id)).where(PREDICTIONS.c.job_id.in_(job_ids)).group_by(PREDICTIONS.c.job_id)
-    rows = connection.execute(select(*_PREDICTION_COLUMNS).where(PREDICTIONS.c.id.in_(newest)))
-    return {row.job_id: row for row in rows}
+    return {row.job_id: row for row in connection.execute(_NEWEST_PREDICTIONS, {"ids": list(job_ids)})}
 
 
 def _held(connection: Connection, job_ids: Collection[int]) -> Mapping[int, tuple[str, ...]]:
     """The names of the servers on which these jobs hold GPUs, for those that do."""
     if not job_ids:
         return {}
-    statement = select(ATTEMPTS.c.job_id, ATTEMPTS.c.placement).where(
-        ATTEMPTS.c.job_id.in_(job_ids), ATTEMPTS.c.state.in_(OPEN_ATTEMPTS)
-    )
-    placements = {row.job_id: decode(Placement, row.placement) for row in connection.execute(statement)}
+    rows = connection.execute(_HELD, {"ids": list(job_ids)})
+    placements = {row.job_id: decode(Placement, row.placement) for row in rows}
     names = server_names(connection, placements.values())
     return {number: tuple(names[server] for server in held.servers) for number, held in placements.items()}
 
@@ -196,8 +230,7 @@ def server_names(connection: Connection, placements: Iterable[Placement]) -> Map
     positions = sorted({int(server) for placement in placements for server in placement.servers})
     names: dict[int, str] = {}
     for part in chunks(positions):
-        found = connection.execute(select(SERVERS.c.position, SERVERS.c.name).where(SERVERS.c.position.in_(part)))
-        names.update((position, name) for position, name in found)
+        names.update((position, name) for position, name in connection.execute(_SERVER_NAMES, {"ids": part}))
     return names
 
 

@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, groupby
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
-from sqlalchemy import ColumnElement, Connection, Select, Text, cast, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Select, Text, bindparam, case, cast, func, or_, select, tuple_
 
 from policies.lifecycle import HOLDS_GPUS, JobState
 from policies.model.cluster import Server
@@ -80,17 +80,22 @@ class Position(NamedTuple):
     id: str
 
 
+ServerState = Literal["up", "drained", "down"]
+
+_STATES: Mapping[str, ServerState] = {state: state for state in get_args(ServerState)}
+
+
 @dataclass(frozen=True, slots=True)
 class StoredServer:
     """A server, present or past, and whether it takes new work."""
 
     server: Server
-    state: Literal["up", "drained", "down"]
+    state: ServerState
 
 
 def mark(connection: Connection) -> Mark:
     """What this snapshot holds."""
-    forecast = connection.execute(select(func.max(FORECASTS.c.id))).scalar() or 0
+    forecast = connection.execute(_NEWEST_FORECAST).scalar() or 0
     return Mark(newest_job_event(connection), int(forecast))
 
 
@@ -129,24 +134,25 @@ def holding(connection: Connection) -> list[StoredAttempt]:
     return sorted(map(StoredAttempt._make, connection.execute(_of(ATTEMPTS.c.ended_at_s.is_(None)))))
 
 
-def changed(connection: Connection, since: Mark, until_s: float | None, limit: int) -> list[StoredAttempt] | None:
+def changed(
+    connection: Connection, since: Mark, now: Mark, until_s: float | None, limit: int
+) -> list[StoredAttempt] | None:
     """The attempts that were opened, began, were asked to stop or ended after ``since``, and the open ones forecast after it.
+    ``now``: what this snapshot holds.
 
     None if everything must be read instead: more than ``limit`` have changed, or the database does not hold that mark (it is a
     restored one).
     """
-    now = mark(connection)
     if since.event > now.event or since.forecast > now.forecast or now.event - since.event > EVENTS_MAX:
         return None
-    of_attempts = or_(EVENTS.c.source.in_(_HOLDING), EVENTS.c.target == JobState.STARTING.value)
-    jobs = select(EVENTS.c.job_id, func.min(EVENTS.c.at_s).label("at_s")).where(EVENTS.c.id > since.event, of_attempts)
     # The event of an end does not name its attempt, but it has the time of the end. All later ends of the job count too.
-    from_s = {row.job_id: row.at_s for row in connection.execute(jobs.group_by(EVENTS.c.job_id))}
-    forecast = select(FORECASTS.c.job_id).where(FORECASTS.c.id > since.forecast, FORECASTS.c.milestone == _FINISH)
-    concerned = from_s.keys() | set(connection.execute(forecast.distinct()).scalars())
+    from_s = {row.job_id: row.at_s for row in connection.execute(_CHANGED_JOBS, {"since": since.event})}
+    concerned = set(from_s)
+    if now.forecast > since.forecast:
+        concerned.update(connection.execute(_FORECAST_JOBS, {"since": since.forecast}).scalars())
     found: list[StoredAttempt] = []
     for part in chunks(sorted(concerned)):
-        for each in map(StoredAttempt._make, connection.execute(_of(ATTEMPTS.c.job_id.in_(part)))):
+        for each in map(StoredAttempt._make, connection.execute(_OF_JOBS, {"jobs": part})):
             is_new = each.ended_at_s is None or each.ended_at_s >= from_s.get(each.job_id, math.inf)
             if is_new and (until_s is None or each.opened_at_s < until_s):
                 found.append(each)
@@ -155,6 +161,27 @@ def changed(connection: Connection, since: Mark, until_s: float | None, limit: i
 
 def _of(*conditions: ColumnElement[bool]) -> Select[Any]:
     return select(*_SHOWN).join(JOBS, JOBS.c.id == ATTEMPTS.c.job_id).where(*conditions)
+
+
+_NEWEST_FORECAST = select(func.max(FORECASTS.c.id))
+
+# Not the columns themselves: an index has those of a job together already, and SQLite would read all of the log for that.
+_EVENT_JOB, _FORECAST_JOB = (func.coalesce(log.c.job_id, log.c.job_id).label("job_id") for log in (EVENTS, FORECASTS))
+
+_CHANGED_JOBS = (
+    select(_EVENT_JOB, func.min(EVENTS.c.at_s).label("at_s"))
+    .where(
+        EVENTS.c.id > bindparam("since"),
+        or_(EVENTS.c.source.in_(_HOLDING), EVENTS.c.target == JobState.STARTING.value),
+    )
+    .group_by(_EVENT_JOB)
+)
+
+_FORECAST_JOBS = (
+    select(_FORECAST_JOB).where(FORECASTS.c.id > bindparam("since"), FORECASTS.c.milestone == _FINISH).distinct()
+)
+
+_OF_JOBS = _of(ATTEMPTS.c.job_id.in_(bindparam("jobs", expanding=True)))
 
 
 def runs(placement: str, gpu_ids: str) -> tuple[Run, ...]:
@@ -180,25 +207,47 @@ def predicted_ends(connection: Connection, jobs: Collection[int]) -> Mapping[int
     """The 10%, 50% and 90% points of the newest forecast of the end of each of these jobs that has one."""
     found: dict[int, tuple[float, float, float]] = {}
     for part in chunks(sorted(jobs)):
-        ends = (FORECASTS.c.job_id.in_(part), FORECASTS.c.milestone == _FINISH)
-        newest = select(func.max(FORECASTS.c.id)).where(*ends).group_by(FORECASTS.c.job_id)
-        statement = select(*columns(FORECASTS, "job_id p10_s p50_s p90_s")).where(FORECASTS.c.id.in_(newest))
-        found.update((job, (p10_s, p50_s, p90_s)) for job, p10_s, p50_s, p90_s in connection.execute(statement))
+        rows = connection.execute(_PREDICTED_ENDS, {"jobs": part})
+        found.update((job, (p10_s, p50_s, p90_s)) for job, p10_s, p50_s, p90_s in rows)
     return found
+
+
+_PREDICTED_ENDS = select(*columns(FORECASTS, "job_id p10_s p50_s p90_s")).where(
+    FORECASTS.c.id.in_(
+        select(func.max(FORECASTS.c.id))
+        .where(FORECASTS.c.job_id.in_(bindparam("jobs", expanding=True)), FORECASTS.c.milestone == _FINISH)
+        .group_by(FORECASTS.c.job_id)
+    )
+)
+
+_SERVER_STATE = case(
+    (SERVERS.c.down, "down"), (or_(SERVERS.c.drained, SERVERS.c.engine_drained), "drained"), else_="up"
+)
+
+# One text of all: to make rows of ten thousand takes a hundred times as long, and they change seldom.
+_SERVERS = select(
+    func.aggregate_strings(
+        cast(SERVERS.c.position, Text).concat(" ").concat(_SERVER_STATE).concat(" ").concat(cast(SERVERS.c.spec, Text)),
+        "\n",
+    )
+)
 
 
 def stored_servers(connection: Connection) -> Sequence[StoredServer]:
     """All servers, by position."""
-    state = (cast(SERVERS.c.spec, Text), *columns(SERVERS, "drained down engine_drained"))
-    return [
-        StoredServer(_server(spec), "down" if down else "drained" if drained or engine_drained else "up")
-        for spec, drained, down, engine_drained in connection.execute(select(*state).order_by(SERVERS.c.position))
-    ]
+    return _servers(connection.execute(_SERVERS).scalar() or "")
+
+
+@lru_cache(maxsize=2)
+def _servers(text: str) -> Sequence[StoredServer]:
+    lines = [line.split(" ", 2) for line in text.split("\n")] if text else []
+    lines.sort(key=lambda line: int(line[0]))
+    return [StoredServer(_server(spec), _STATES[state]) for _, state, spec in lines]
 
 
 @lru_cache(maxsize=1 << 14)
 def _server(spec: str) -> Server:
-    """Specifications change seldom, and to decode one takes a hundred times as long as to read it."""
+    """To decode a specification takes a hundred times as long as to read it."""
     return decode(Server, json.loads(spec))
 
 

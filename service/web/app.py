@@ -7,8 +7,10 @@ from importlib.resources import files
 from typing import Any, Final
 
 from fastapi import FastAPI
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.datastructures import Headers
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -149,10 +151,16 @@ class FreshAfterChanges:
         await self._app(scope, receive, answer)
 
 
+def reads_of(app: FastAPI) -> ASGIApp:
+    """The routes as a page reads them: the page's own request has passed the request guard and the other middleware."""
+    return ExceptionMiddleware(AsyncExitStackMiddleware(app.router), handlers=app.exception_handlers)
+
+
 def install(app: FastAPI) -> None:
     """Add the pages to the application of the API, behind its request guard."""
     app.state.templates = environment()
     app.state.shared_documents = SharedDocuments()
+    app.state.reads = reads_of(app)
     app.add_middleware(FreshAfterChanges)
     navigation = tuple(page for page in PAGES if page.label)
     app.add_middleware(ProblemPages, navigation=navigation)
@@ -162,9 +170,9 @@ def install(app: FastAPI) -> None:
         compresslevel=_COMPRESSION,
         exclude_content_types=_NOT_COMPRESSED,
     )
-    for page in PAGES:
-        app.router.routes.append(Route(page.path, endpoint(page, navigation), methods=["GET"]))
-    app.router.routes += [
+    # Before those of the API, which takes longer to see that a path is none of its own.
+    app.router.routes[:0] = [
+        *(Route(page.path, endpoint(page, navigation), methods=["GET"]) for page in PAGES),
         Route("/sign-in", sign_in_page, methods=["GET"]),
         Route("/sign-in", sign_in, methods=["POST"]),
         Route("/sign-out", sign_out, methods=["POST"]),

@@ -16,7 +16,6 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from service.api.access import caller_of
-from service.api.security import WITHIN
 from service.domain.access import Identity
 
 SHARED_S: Final = 1.0
@@ -120,7 +119,6 @@ class Reader:
         kept = ("type", "asgi", "http_version", "scheme", "server", "client", "app", "state", "ticket")
         scope = {name: outer[name] for name in kept if name in outer}
         scope |= {
-            WITHIN: True,
             "method": "GET",
             "path": f"/{path}",
             "raw_path": f"/{path}".encode(),
@@ -141,7 +139,7 @@ class Reader:
                 body.extend(message.get("body", b""))
 
         async with self._turn:
-            await self._request.app(scope, receive, send)
+            await self._request.app.state.reads(scope, receive, send)
         return status, json.loads(body) if body else None
 
 

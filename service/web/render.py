@@ -27,6 +27,8 @@ def environment() -> Environment:
         loader=PackageLoader("service.web", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
+        # Templates are part of the program: without this, each page would look whether its files have changed.
+        auto_reload=False,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -167,7 +167,7 @@ def plans(world: World, wanted: JobFilter, before: int | None) -> list[str]:
     with world.database.reading() as session:
         for state in states:
             for part in reads._parts(wanted, state):
-                statement = reads._ids_in_state(part, state, before, 51)
+                statement = reads._ids_in_state(part, state, first=before is None).params(past=before, most=51)
                 compiled = statement.compile(world.database.engine, compile_kwargs={"literal_binds": True})
                 rows = session.connection().execute(text(f"EXPLAIN QUERY PLAN {compiled}"))
                 lines += [row[3] for row in rows]

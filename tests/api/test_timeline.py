@@ -471,6 +471,24 @@ def test_a_period_is_read_by_the_indexes_of_its_times(world: World) -> None:
     ]
 
 
+@pytest.mark.parametrize("world", ["sqlite"], indirect=True)
+def test_an_increment_reads_only_the_end_of_the_logs(world: World) -> None:
+    plans: list[str] = []
+    with world.database.reading() as session:
+        connection = session.connection()
+
+        def explain(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
+            rows = connection.connection.cursor().execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            plans.extend(str(row[3]) for row in rows)
+
+        event.listen(world.database.engine, "before_cursor_execute", explain)
+        timeline.changed(connection, timeline.Mark(0, 0), timeline.Mark(1, 1), None, 10)
+        event.remove(world.database.engine, "before_cursor_execute", explain)
+    logs = [plan for plan in plans if "job_events" in plan or "forecasts" in plan]
+    assert len(logs) == 2
+    assert all("USING INTEGER PRIMARY KEY (rowid>?)" in plan for plan in logs), plans
+
+
 def test_2000_gpus_and_20000_attempts_are_one_small_answer(client: Client, world: World) -> None:
     """The size is asserted here; ``python -m benchmarks.views`` measures the time."""
     servers = [Server(f"node{at:03}", 8) for at in range(250)]

@@ -278,6 +278,7 @@ def _unreleased(chosen: Policy[Any], state: SchedulerState, job: JobId) -> bool:
 
 def check_parts(story: Story, places: Sequence[QueuePlace], dice: random.Random) -> None:
     """Pages are parts of the whole, and some jobs keep their positions among all."""
+    world = story.engine.world
     limit, past, walked = dice.randrange(1, 5), None, list[QueuePlace]()
     while page := story.engine.queue(QueueWanted(past, limit)).jobs:
         assert len(page) <= limit
@@ -288,6 +289,10 @@ def check_parts(story: Story, places: Sequence[QueuePlace], dice: random.Random)
     ids = [place.key.job for place in some]
     assert story.engine.queue(QueueWanted(None, 1_000, ids)).jobs == tuple(some)
     assert story.engine.queue(QueueWanted(None, 1, ids)).jobs == tuple(some[:1])
+    users = {world.jobs[place.key.job].spec.user for place in places[:1]}
+    of_users = [place for place in places if world.jobs[place.key.job].spec.user in users]
+    found = story.engine.queue(QueueWanted(None, limit, sees=lambda _, user: user in users))
+    assert (found.jobs, found.ordered, found.others) == (tuple(of_users[:limit]), len(of_users), ())
     for number, place in enumerate(some):
         assert story.engine.queue(QueueWanted(place.key, 1_000, ids)).jobs == tuple(some[number + 1 :])
 

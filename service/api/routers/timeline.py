@@ -212,7 +212,7 @@ def _found(connection: Connection, asked: _Asked, changed_since: str | None, lim
     now = asked.mark or timeline.mark(connection)
     if changed_since is not None and asked.past is None:
         event, forecast = map(int, changed_since.split("-"))
-        rows = timeline.changed(connection, Mark(event, forecast), asked.until_s, limit)
+        rows = timeline.changed(connection, Mark(event, forecast), now, asked.until_s, limit)
         if rows is not None:
             return _Found(rows, now, True)
     rows = timeline.overlapping(connection, asked.since_s, asked.until_s, asked.past, limit + 1)

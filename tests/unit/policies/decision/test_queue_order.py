@@ -100,13 +100,29 @@ def test_a_job_that_the_last_cycle_has_started_is_not_in_the_queue(among: bool) 
         assert (found.ordered, found.others) == (2, ())
 
 
+def test_the_jobs_of_some_owners_are_found_without_the_one_that_has_just_started() -> None:
+    story = Story("1x1", policy("fifo"))
+    for name in ("now", "then", "last", "held"):
+        story.job(name, user="ada" if name != "last" else "eve", hold=name == "held")
+    story.clock.advance(0.0)
+    assert story.cycle().actions
+    for sees, names in (
+        (lambda _, user: user == "ada", ["then"]),
+        (lambda *_: True, ["then", "last"]),
+        (lambda *_: False, []),
+    ):
+        found = story.engine.queue(QueueWanted(None, 9, sees=sees))
+        assert [place.key.job for place in found.jobs] == [story.ids[name] for name in names]
+        assert (found.ordered, found.others) == (len(names), ())
+
+
 @pytest.mark.parametrize("ratio", [0, 1, 10])
 def test_some_jobs_are_found_by_a_walk_or_by_looking_at_each(ratio: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rare jobs at the end of the queue are found too, whatever the walk reaches."""
     monkeypatch.setattr(queue_order, "WALKED_RATIO", ratio)
     story = Story("1x1", policy("fifo")).job("now", runs_s=9)
     for number in range(30):
-        story.job(f"job {number}", gpus=1)
+        story.job(f"job {number}", gpus=1, user=f"user {number}")
     story.until(0)
     whole = story.engine.queue(EVERYTHING).jobs
     ids = [place.key.job for place in whole]
@@ -115,4 +131,7 @@ def test_some_jobs_are_found_by_a_walk_or_by_looking_at_each(ratio: int, monkeyp
         for past in (None, whole[0].key, whole[-2].key):
             after = tuple(place for place in places if past is None or place.key > past)
             found = story.engine.queue(QueueWanted(past, 2, among))
+            assert (found.jobs, found.ordered, found.others) == (after[:2], len(among), ())
+            users = {story.engine.world.jobs[job].spec.user for job in among}
+            found = story.engine.queue(QueueWanted(past, 2, sees=lambda _, user, users=users: user in users))
             assert (found.jobs, found.ordered, found.others) == (after[:2], len(among), ())

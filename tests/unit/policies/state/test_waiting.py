@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.model.ids import JobId
-from policies.state.keys import GangClass, JobKey
+from policies.state.keys import GangClass, JobKey, Owner
 from policies.state.waiting import WaitingIndex
 
 OPERATIONS = st.lists(
@@ -22,13 +22,17 @@ def gang(gpus: int) -> GangClass:
 def test_the_index_agrees_with_a_sorted_list(operations: list[tuple[bool, int, int, int, int]]) -> None:
     index = WaitingIndex()
     model: dict[JobId, tuple[GangClass, JobKey]] = {}
+
+    def owner(job: JobId) -> Owner:
+        return Owner("nlp", f"u{job % 3}")
+
     for adds, number, gpus, rank, priority in operations:
         job = JobId(number)
         if adds and job not in model:
             key = JobKey(1, -priority, 0, float(rank), 0.0, job)
             model[job] = (gang(gpus), key)
             same_class = sorted(key for known, key in model.values() if known == gang(gpus))
-            assert index.add(gang(gpus), key) == (same_class[0] == key), "whether it is the head now"
+            assert index.add(gang(gpus), key, owner(job)) == (same_class[0] == key), "whether it is the head now"
         else:
             assert index.remove(job) == model.pop(job, None)
         index.check()
@@ -42,3 +46,4 @@ def test_the_index_agrees_with_a_sorted_list(operations: list[tuple[bool, int, i
         assert index.following(between, 3) == [key for key in order if key > between][:3]
         assert (len(index), set(index.keys)) == (len(model), set(model))
         assert all(known in index for known in model)
+        assert index.owned == {each: {job for job in model if owner(job) == each} for each in map(owner, model)}

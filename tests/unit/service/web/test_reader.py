@@ -20,7 +20,7 @@ class Api:
     """Answers with the number of the answer, and counts those that are under way."""
 
     def __init__(self, status: int = 200) -> None:
-        self.state = SimpleNamespace(shared_documents=SharedDocuments())
+        self.state = SimpleNamespace(shared_documents=SharedDocuments(), reads=self)
         self.status = status
         self.answers = self.under_way = self.most = 0
 
