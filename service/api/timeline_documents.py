@@ -199,14 +199,18 @@ def gpus_document(
 
 
 def held_gpus(
-    attempts: Sequence[StoredAttempt], specs: Mapping[int, JobSpec], caller: Identity
+    attempts: Sequence[StoredAttempt], specs: Mapping[int, JobSpec], caller: Identity, places: Collection[int]
 ) -> Mapping[int, Mapping[int, GpuDocument]]:
-    """The GPUs of open attempts as ``caller`` may see them. ``specs``: of visible jobs that have stages."""
+    """The GPUs of open attempts on the servers in ``places``, as ``caller`` may see them. ``specs``: of visible jobs that have
+    stages.
+    """
     found: dict[int, dict[int, GpuDocument]] = {}
     for attempt in attempts:
         known = caller.sees(attempt.project, attempt.user)
         name, job = (attempt.id, attempt.job_id) if known else (None, None)
         for server, first_gpu, gpus in runs(attempt.placement, attempt.gpu_ids):
+            if server not in places:
+                continue
             of_server = found.setdefault(server, {})
             for index in range(first_gpu, first_gpu + gpus):
                 of_server[index] = _gpu_document(index, "held", name, job)
@@ -214,7 +218,10 @@ def held_gpus(
         if spec is not None:
             placement, gpu_ids = decode(Placement, json.loads(attempt.placement)), json.loads(attempt.gpu_ids)
             for seat in seats(spec, placement):
-                gpu = found[placement.shares[seat.share].server][gpu_ids[seat.share][seat.gpu]]
+                of_seat = found.get(placement.shares[seat.share].server)
+                if of_seat is None:
+                    continue
+                gpu = of_seat[gpu_ids[seat.share][seat.gpu]]
                 gpu["stage"], gpu["replica"] = seat.stage, seat.replica
     return found
 

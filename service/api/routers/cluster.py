@@ -1,6 +1,6 @@
 """The cluster: its servers, their free GPUs, and an operator's requests."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Path, Response
 from sqlalchemy import Row
@@ -17,7 +17,7 @@ from service.api.idempotency import Answer
 from service.api.paging import SERIAL, Page, Paging
 from service.api.permissions import OPERATE, READ
 from service.api.problems import Problem, ProblemType
-from service.api.routers.common import NoBody, Routes
+from service.api.routers.common import NoBody, Routes, large
 from service.db import reads
 from service.db.reservations import open_reservations
 from service.db.store import DuplicateServer
@@ -34,8 +34,8 @@ BYTES_PER_GIGABIT = 1e9 / 8
 ServerPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX)]
 
 
-@routes.read("/cluster", READ, "Show the cluster")
-def show_cluster(dependencies: Deps, leader: ToLeader) -> ClusterDocument:
+@routes.read("/cluster", READ, "Show the cluster", response_model=ClusterDocument)
+def show_cluster(dependencies: Deps, leader: ToLeader) -> Response:
     """The current state of the scheduling loop."""
     now = leader.cluster()
     with dependencies.reading() as connection:
@@ -51,7 +51,7 @@ def show_cluster(dependencies: Deps, leader: ToLeader) -> ClusterDocument:
         _document(now, index, rows.get(server.name), reserved.get(index))
         for index, server in enumerate(now.cluster.servers)
     ]
-    return ClusterDocument(
+    found = ClusterDocument(
         name=now.cluster.name,
         gpus=now.cluster.gpus,
         usable_gpus=sum(server["usable_gpus"] for server in servers),
@@ -59,6 +59,7 @@ def show_cluster(dependencies: Deps, leader: ToLeader) -> ClusterDocument:
         servers=servers,
         warnings=speed_warnings(now.cluster.servers),
     )
+    return large(found)
 
 
 @routes.read("/cluster/events", READ, "List changes of servers, newest first")
@@ -79,30 +80,37 @@ def _document(now: ClusterNow, index: int, row: Row[Any] | None, reservation: in
     """``row`` is None for a server whose cycle is not committed yet."""
     server = now.cluster.servers[index]
     free = now.spare.get(ServerIndex(index)) or Amounts(None, None)
-    drained_by = [] if row is None else [side for side, drained in _sides(row) if drained]
-    return document(
-        ServerDocument,
-        server,
+    drained_by = [] if row is None else _drained_by(row)
+    # Not by ``document``, which looks for each key: there may be ten thousand servers.
+    return ServerDocument(
+        name=server.name,
         state="down" if row is not None and row.down else "drained" if drained_by else "up",
-        drained_by=drained_by,
-        detail="" if row is None else "; ".join(filter(None, (row.detail, row.health_reason))),
+        gpus=server.gpus,
         usable_gpus=now.usable_gpus[index],
         free_gpus=now.free_gpus[index],
-        free_cpus=free.cpus,
-        free_memory_gib=None if free.memory_mib is None else round(free.memory_mib / MIB_PER_GIB, 3),
+        gpu_type=server.gpu_type,
+        rack=server.rack,
         nic_gbps=server.nic_bytes_s / BYTES_PER_GIGABIT,
         intra_gbps=server.intra_bytes_s / BYTES_PER_GIGABIT,
+        gpu_speed=server.gpu_speed,
+        gpu_memory_gib=server.gpu_memory_gib,
+        cpus=server.cpus,
+        free_cpus=free.cpus,
+        memory_gib=server.memory_gib,
+        free_memory_gib=None if free.memory_mib is None else round(free.memory_mib / MIB_PER_GIB, 3),
         reservation=reservation,
+        drained_by=drained_by,
+        detail="" if row is None else "; ".join(filter(None, (row.detail, row.health_reason))),
     )
 
 
-def _sides(row: Row[Any]) -> tuple[tuple[str, bool], ...]:
-    unhealthy = bool(row.health_reason)
-    return (
-        ("operator", row.drained and not unhealthy),
-        ("health", row.drained and unhealthy),
-        ("engine", row.engine_drained),
-    )
+def _drained_by(row: Row[Any]) -> list[Literal["operator", "health", "engine"]]:
+    found: list[Literal["operator", "health", "engine"]] = []
+    if row.drained:
+        found.append("health" if row.health_reason else "operator")
+    if row.engine_drained:
+        found.append("engine")
+    return found
 
 
 @routes.change("POST", "/cluster/servers", OPERATE, "Add a server", AcceptedServerDocument)

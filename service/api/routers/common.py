@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Path, Query, Request
-from pydantic import BaseModel, ConfigDict
+from fastapi import APIRouter, Body, Depends, Path, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 from sqlalchemy import Connection, Row
 
 from service.api.forwarding import Route
@@ -48,6 +48,14 @@ class NothingBody(BaseModel):
 
 
 NoBody = Annotated[NothingBody | None, Body()]
+
+
+_JSON: TypeAdapter[Any] = TypeAdapter(Any)
+
+
+def large(document: object) -> Response:
+    """The answer of a route with a large document, which is written without a check of each of its values."""
+    return Response(_JSON.dump_json(document), media_type="application/json")
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 from fastapi import Query, Request, Response
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 from sqlalchemy import Connection
 
 from service.api.access import Caller
@@ -15,7 +15,7 @@ from service.api.paging import CURSOR_LENGTH_MAX, INSTANT, SERIAL, TEXT, PageReq
 from service.api.peers import Peers
 from service.api.permissions import LIST_JOBS
 from service.api.problems import Fault, Problem, ProblemType, invalid_parameter
-from service.api.routers.common import Routes
+from service.api.routers.common import Routes, large
 from service.api.timeline_documents import (
     RESOLUTION_S_MIN,
     attempts_document,
@@ -34,9 +34,6 @@ from service.wire.base import TEXT_MAX
 from service.wire.timeline import GpusDocument, TimelineDocument
 
 routes = Routes("cluster")
-
-_JSON: TypeAdapter[Any] = TypeAdapter(Any)
-"""Writes large documents without checking each of their values."""
 
 BARS_MAX = 20_000
 """Bars of one answer: about two megabytes, read and written in a tenth of a second."""
@@ -148,7 +145,7 @@ def show_timeline(
         merged=drawn.merged,
         next=None if last is None else cursor(scope, (*key, last.opened_at_s, last.id)),
     )
-    return Response(_JSON.dump_json(document), media_type="application/json")
+    return large(document)
 
 
 @routes.read("/gpus", LIST_JOBS, "Show which attempt holds which GPU", response_model=GpusDocument)
@@ -163,8 +160,8 @@ def show_gpus(caller: Caller, dependencies: Deps, server: ServersAsked = None) -
         attempts = timeline.holding(connection)
         specs = staged_specs(connection, open_jobs(attempts, caller))
         reserved = current(timeline.reservations_in(connection, now_s, now_s), now_s)
-    document = gpus_document(servers, places, reserved, held_gpus(attempts, specs, caller), now_s)
-    return Response(_JSON.dump_json(document), media_type="application/json")
+    document = gpus_document(servers, places, reserved, held_gpus(attempts, specs, caller, places), now_s)
+    return large(document)
 
 
 def _asked(page: PageRequest, scope: str, since: str | None, until: str | None, now_s: float) -> _Asked:
