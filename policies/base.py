@@ -62,6 +62,13 @@ def queue_of(policy: Policy[Any], view: ClusterView, state: Any, wanted: QueueWa
     return found
 
 
+def promised_end_s(policy: Policy[Any], state: Any, job: JobId) -> float | None:
+    """The end that an unfinished job was promised, if the policy has a method ``promised_end_s`` and has promised one."""
+    promised = getattr(policy, "promised_end_s", None)
+    found: float | None = None if promised is None else promised(state, job)
+    return found
+
+
 def shares_of(policy: Policy[Any], view: ClusterView, state: Any) -> Shares:
     """What the policy has counted, if it has a method ``shares``."""
     counted = getattr(policy, "shares", None)

@@ -104,6 +104,9 @@ class Options:
     A job that has restarted ``restarts_free`` times runs undisturbed for ``restarted_attempt_s_min`` after each further
     start, so that in any 24 hours it is preempted at most restarts_free + 86,400 / restarted_attempt_s_min + 1 times.
 
+    ``promise_level``: share of the promised ends to keep; ``promise_weight``: how much a promise weighs as its slack runs out
+    (:mod:`policies.builtin.promise`).
+
     ``fair_share``: projects that have used less by their ``project_weights`` come first, whatever the ranks; half of the use
     decays every ``fair_share_half_life_s`` (:mod:`policies.state.project_shares`).
     """
@@ -126,6 +129,8 @@ class Options:
     delay_factor: float = 1.0
     guard_share: float = 0.05
     guard_wait_s: float = 86_400.0
+    promise_level: float = 0.9
+    promise_weight: float = 0.25
     fair_share: bool = False
     fair_share_half_life_s: float = 7 * 86_400.0
     project_weights: Weights = Weights()
@@ -140,6 +145,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "delay_factor": (0.0, 1e6),
     "guard_share": (0.0, 1.0),
     "guard_wait_s": (0.0, 365 * 86_400.0),
+    "promise_level": (0.5, 0.99),
+    "promise_weight": (0.0, 1.0),
     "fair_share_half_life_s": (60.0, 365 * 86_400.0),
 }
 

@@ -14,6 +14,7 @@ from policies.builtin.fair import Fair
 from policies.builtin.fifo import Fifo, FifoBackfill
 from policies.builtin.gittins import Gittins
 from policies.builtin.las import Las
+from policies.builtin.promise import PromisedEnds
 from policies.builtin.sjf import Sjf
 from policies.builtin.srsf import Srsf
 from policies.builtin.srtf import Srtf
@@ -49,7 +50,7 @@ class PolicyFactory:
 
 
 _FACTORIES = [
-    *map(PolicyFactory, (Asrpt, Easy, Fair, Fifo, FifoBackfill, Gittins, Las, Sjf, Srsf, Srtf, Swf)),
+    *map(PolicyFactory, (Asrpt, Easy, Fair, Fifo, FifoBackfill, Gittins, Las, PromisedEnds, Sjf, Srsf, Srtf, Swf)),
     PolicyFactory(Sjf, alias="wcs_duration"),
     PolicyFactory(Swf, alias="wcs_workload"),
 ]

@@ -65,6 +65,10 @@ OPTION_MEANINGS = {
     "guard_share": "Share of the GPUs for which the oldest jobs come first, so that none starves. 0: no guard.",
     "guard_wait_s": "After this many seconds the oldest waiting job comes first whatever its size, and GPUs are reserved for it "
     "as they become free.",
+    "promise_level": "Share of the promised ends to keep.",
+    "promise_weight": "Each time that half of what is left of the slack of a promise is gone, the job's rank is multiplied by 1 "
+    "minus this. 0: promises do not change the order. 1: the job then comes first, in the order of the promised ends "
+    "([how](../explanation/estimates-and-ranks.md#promised-ends)).",
     "fair_share": "The project with the smallest weighted usage comes first; rank decides among similar projects "
     "([how](../how-to/quotas.md#share-fairly-between-projects)).",
     "fair_share_half_life_s": "Seconds after which past usage counts half.",

@@ -189,7 +189,7 @@ def _foreseen(at_s: float, actions: Sequence[Action]) -> Foreseen:
 
 def _ends_at_s(options: Options, view: ClusterView, state: SchedulerState) -> float:
     """When something is certain to change that the scans do not follow: the guarded jobs, levels of projects, reservations."""
-    now_s, changes_s = view.now_s, []
+    now_s, changes_s = view.now_s, [state.own_change_s()]
     if state.guard.gpus_max > 0.0:
         order = state.guard.overdue_order
         position = bisect_right(order, now_s - options.guard_wait_s, key=lambda entry: entry[0])

@@ -109,6 +109,10 @@ _NOT_RETRYABLE = frozenset(
 )
 
 
+PROMISED_END = "promised_end_s"
+"""In the numbers of an explanation: the end that a policy has promised the job, in seconds on the engine's clock."""
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """A reason with the numbers behind it, computed on request.

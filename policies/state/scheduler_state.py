@@ -84,6 +84,10 @@ class SchedulerState:
         shares = {} if self.shares is None else {"shares": self.shares.dump()}
         return {**self.delays.dump(), **self.guard.dump(), **shares}
 
+    def own_change_s(self) -> float | None:
+        """When ranks change for a reason of the policy's own, which nobody else foresees; None: not as far as is known."""
+        return None
+
     # Waiting jobs.
 
     def enqueue(self, job: JobView, rank: float) -> None:

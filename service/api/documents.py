@@ -12,7 +12,7 @@ from sqlalchemy import Row, RowMapping
 
 from policies.model.job import JobSpec
 from policies.model.placement import Placement
-from policies.model.reasons import Explanation, Reason
+from policies.model.reasons import PROMISED_END, Explanation, Reason
 from policies.placement.seats import seats
 from service.db.reads import JobSummary
 from service.domain.forecast_scores import Milestone
@@ -199,15 +199,18 @@ def explanation_document(
 
 
 def explanation_sentence(explanation: Explanation) -> str:
-    """The explanation in words, with the preemption that is foreseen."""
+    """The explanation in words, with the promised end and the preemption that is foreseen."""
+    sentence = explanation.sentence
+    if (promised_s := explanation.numbers.get(PROMISED_END)) is not None:
+        sentence = f"{sentence} Promised to end by {instant(math.ceil(promised_s))}."
     if explanation.preemption_at_s is None:
-        return explanation.sentence
+        return sentence
     at = instant(math.ceil(explanation.preemption_at_s))
     victims, successor = explanation.will_preempt, explanation.will_be_preempted_by
     if successor is not None:
-        return f"{explanation.sentence} Job {successor} will preempt it at {at}, if nothing changes before."
+        return f"{sentence} Job {successor} will preempt it at {at}, if nothing changes before."
     names = f"job {victims[0]}" if len(victims) == 1 else f"jobs {', '.join(map(str, victims))}"
-    return f"{explanation.sentence} Will preempt {names} at {at}, if nothing changes before."
+    return f"{sentence} Will preempt {names} at {at}, if nothing changes before."
 
 
 def etag(found: Mapping[str, object]) -> str:

@@ -43,6 +43,8 @@ _DECISIVE = (
     *("ratio_to_lower_bound", "mean_jct_s", "p99_jct_s", "mean_queueing_delay_s", "mean_slowdown"),
     *("utilization_ratio", "preemptions", "wasted_gpu_s"),
 )
+_PROMISES = ("promises", "promises_kept_ratio", "mean_lateness_s", "mean_promised_jct_s", "promised_jct_ratio")
+"""Measures that are shown if a run promises ends."""
 _NAMED_MAX = 5
 """Unfinished jobs of a run that are named; the count covers all."""
 
@@ -161,17 +163,19 @@ def bounds_command(flags: InputOptions, as_json: JsonFlag = False) -> None:
 
 def print_results(runs: Sequence[Finished]) -> None:
     """One line a measure and one column a run, or the other way round where there are many runs."""
+    promised = any(run.result.promises for run in runs)
     documents = [run.result.to_dict() | (run.faults.to_dict() if run.faults is not None else {}) for run in runs]
     if len(runs) <= _COLUMNS_MAX:
         wide = max(18, *(2 + len(run.result.policy) for run in runs))
         for key in documents[0]:
-            if key != "schema":
+            if key != "schema" and (key not in _PROMISES or promised):
                 typer.echo(
                     f"{_label(key):<24}" + "".join(f"{_cell(key, document[key]):>{wide}}" for document in documents)
                 )
         return
     columns = [Column[dict[str, Any]](key, partial(_value, key)) for key in ("policy", "predictor")]
-    columns += [Column(_label(key), partial(_value, key), right=True) for key in _DECISIVE]
+    decisive = (*_DECISIVE, *_PROMISES[1:]) if promised else _DECISIVE
+    columns += [Column(_label(key), partial(_value, key), right=True) for key in decisive]
     print_table(columns, documents)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Generic, TypeVar
 
-from policies.base import Policy, PolicyState, queue_of, shares_of
+from policies.base import Policy, PolicyState, promised_end_s, queue_of, shares_of
 from policies.decision.queue_order import QueueSlice, QueueWanted
 from policies.invariants import Violation, check
 from policies.lifecycle import AttemptState, Cause, JobState
@@ -216,6 +216,10 @@ class Engine(Generic[State]):
     def queue(self, wanted: QueueWanted) -> QueueSlice:
         """A part of the queue in the policy's order. O(wanted log n)."""
         return queue_of(self.policy, self._world, self._state, wanted)
+
+    def promised_end_s(self, job: JobId) -> float | None:
+        """The end that the policy has promised an unfinished job; None without a promise."""
+        return promised_end_s(self.policy, self._state, job)
 
     def shares(self) -> Shares:
         """What the policy has counted of users and projects."""

@@ -37,6 +37,12 @@ _MEASURES = (
     _Measure("wasted_gpu_s", "Wasted GPU time"),
     _Measure("finished", "Finished jobs", ",d"),
 )
+_PROMISES = (
+    _Measure("promises_kept_ratio", "Promises kept", ".1%"),
+    _Measure("mean_lateness_s", "Mean lateness"),
+    _Measure("promised_jct_ratio", "Promised over actual JCT", ",.2f"),
+)
+"""Shown if a run promises ends."""
 
 
 def comparison_html(runs: Sequence[RunFigures], workload: str, cluster: Cluster) -> str:
@@ -64,6 +70,7 @@ def _table(runs: Sequence[RunFigures], several: bool) -> str:
     ratios = [run.result.ratio_to_lower_bound for run in runs]
     longest = max((ratio for ratio in ratios if ratio is not None), default=1.0)
     best = min((ratio for ratio in ratios if ratio is not None), default=None)
+    measures = (*_MEASURES, *_PROMISES) if any(run.result.promises for run in runs) else _MEASURES
     rows = []
     for run, ratio in zip(runs, ratios, strict=True):
         left = run.result.finished < run.result.jobs
@@ -71,20 +78,26 @@ def _table(runs: Sequence[RunFigures], several: bool) -> str:
         width = 0.0 if ratio is None else 7.0 * ratio / longest
         bar = f'<td>{number}</td><td class="bar"><span style="width: {width:.2f}rem"></span></td>'
         is_best = ratio is not None and ratio == best
-        rows.append(table_row(run_name(run, several), bar + _cells(run.result), best=is_best))
+        rows.append(table_row(run_name(run, several), bar + _cells(run.result, measures), best=is_best))
     note = (
         "Mean JCT over the lower bound: 1 is out of reach for most workloads, and less is impossible. The least is in bold. "
         "Slowdown is JCT over the run time at the best placement (of at least 10 s). The pointer on a time shows it in "
         "seconds."
     )
-    return table(note, ("Policy", "Ratio to the bound", "", *(measure.title for measure in _MEASURES)), rows)
+    if measures is not _MEASURES:
+        note += (
+            " Lateness: time from the promised end to the end, 0 for jobs in time. The last column is a geometric mean."
+        )
+    return table(note, ("Policy", "Ratio to the bound", "", *(measure.title for measure in measures)), rows)
 
 
-def _cells(result: Result) -> str:
+def _cells(result: Result, measures: Sequence[_Measure]) -> str:
     cells = []
-    for measure in _MEASURES:
+    for measure in measures:
         value = getattr(result, measure.field)
-        if measure.form:
+        if value is None:
+            cells.append("<td>-</td>")
+        elif measure.form:
             cells.append(f"<td>{format(value, measure.form)}</td>")
         else:
             cells.append(f'<td title="{value:,.1f} s">{words_of(value)}</td>')

@@ -39,7 +39,7 @@ def charts(runs: Sequence[RunFigures], cluster: Cluster) -> list[Chart]:
     """All pictures. Except for the curve over prediction errors they show the runs under the first predictor."""
     main = main_runs(runs)
     styles = {label: index for index, label in enumerate(dict.fromkeys(run.label for run in runs))}
-    found = [*_error_curves(runs, styles), _time_parts(main), *_distributions(main, styles)]
+    found = [*_error_curves(runs, styles), *_promises(main, styles), _time_parts(main), *_distributions(main, styles)]
     found += [*_over_time(main, styles, cluster), *_by_group(main, styles)]
     return found + _gantts(main, cluster)
 
@@ -182,6 +182,35 @@ def _error_note(runs: Sequence[RunFigures]) -> str:
         places.setdefault(run.result.predictor, "no estimates, at the right" if error is None else f"{exp(error):.2f}")
     listed = ", ".join(f"{name} {place}" for name, place in places.items())
     return f"From left to right the estimates get worse; 1 is exact. Lower is better. {listed}."
+
+
+def _promises(runs: Sequence[RunFigures], styles: dict[str, int]) -> list[Chart]:
+    """What promises cost: three panels over the mean JCT, with a marker for each run that promises ends."""
+    promising = sorted((run for run in runs if run.result.promises), key=lambda run: run.result.mean_jct_s)
+    if not promising:
+        return []
+    x = Axis("mean job completion time", "seconds")
+    measures: list[tuple[Axis, _Measure]] = [
+        (Axis("promises kept", "ratio"), lambda run: run.result.promises_kept_ratio),
+        (Axis("mean lateness", "seconds", least=0.0), lambda run: run.result.mean_lateness_s),
+        (Axis("promised / actual JCT"), lambda run: run.result.promised_jct_ratio),
+    ]
+    panels = []
+    for axis, value in measures:
+        points = [(run, y) for run in promising if (y := value(run)) is not None]
+        curve = Series("", [run.result.mean_jct_s for run, _ in points], [y for _, y in points], 0)
+        marks = [
+            Series(run.label, (run.result.mean_jct_s,), (y,), styles[run.label], markers=True) for run, y in points
+        ]
+        panels.append(Panel(axis, [curve, *marks] if len(points) > 1 else marks))
+    title = "Promised ends: what they cost, and what they are worth"
+    note = (
+        "A marker a run, joined in the order of mean job completion times. Further left is better; from above, so are more "
+        "promises kept, less time from the promised end to the end (0 for a job in time), and promises that are nearer to "
+        "the actual time (geometric mean)."
+    )
+    svg = panel_chart(title, x, panels, height=560.0)
+    return [Chart("promises", title, title, svg, note, broad=True)]
 
 
 def _gantts(runs: Sequence[RunFigures], cluster: Cluster) -> list[Chart]:

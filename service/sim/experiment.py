@@ -163,6 +163,7 @@ class Simulator:
             # A trace's walltime is for predictors and backfilling; the run times already show its effect.
             EngineSettings(enforce_walltime=False, facts_per_cycle_max=len(jobs) + 1, dump_every_cycles=2**62),
         )
+        self._sink.promised_end_s = self.engine.promised_end_s
         self._drive = Drive(self.engine, self.clock)
         self._schedule_arrival()
         if self._faults is not None:
@@ -252,6 +253,9 @@ class _Ends:
     failed: dict[JobId, Reason] = field(default_factory=dict)
     lost_gpu_s: float = 0.0
     fresh: bool = False
+    promised_end_s: Callable[[JobId], float | None] = lambda job: None
+    """Asked at each start, since the promise is forgotten at the end."""
+    _promised_s: dict[JobId, float] = field(default_factory=dict)
     _spans: dict[JobId, list[Span]] = field(default_factory=dict)
     _placements: dict[Placement, Placement] = field(default_factory=dict)
     _gpu_ids: dict[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]] = field(default_factory=dict)
@@ -264,6 +268,8 @@ class _Ends:
                 self._spans.setdefault(job.id, []).append(span)
             else:
                 self._spans[job.id] = [span]
+            if (end_s := self.promised_end_s(job.id)) is not None:
+                self._promised_s[job.id] = end_s
         elif job.finished:
             self._close(event, job.id)
             self._end(job)
@@ -283,7 +289,8 @@ class _Ends:
                 placement=self._placements.setdefault(last.placement, last.placement),
                 gpu_ids=self._gpu_ids.setdefault(last.gpu_ids, last.gpu_ids),
             )
-        self.ended[record.id] = _outcome(job, record, spans, truth, self.keep_spans)
+        outcome = _outcome(job, record, spans, truth, self.keep_spans)
+        self.ended[record.id] = replace(outcome, promised_end_s=self._promised_s.pop(record.id, None))
         self.lost_gpu_s += job.row.gpus * truth.lost_s
         if record.state is not JobState.SUCCEEDED:
             self.failed[record.id] = record.reason

@@ -4,6 +4,7 @@ import csv
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from math import exp, log
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,7 +41,7 @@ class JobOutcome:
 
     ``held_s`` is the time in which it held GPUs, ``wasted_s`` the part of it without progress that counts.
     ``prediction_log_error`` is ln(median of its estimate / truth), None without an estimate. ``spans`` are its attempts,
-    where the run was asked to keep them.
+    where the run was asked to keep them. ``promised_end_s`` is the end that the policy promised it, None without a promise.
     """
 
     job_id: str
@@ -59,6 +60,7 @@ class JobOutcome:
     user: str = ""
     prediction_log_error: float | None = None
     spans: tuple[Span, ...] = ()
+    promised_end_s: float | None = None
 
     @property
     def jct_s(self) -> float:
@@ -81,6 +83,8 @@ class Result:
     """The summary; fields as in the format. Means are over the finished jobs, and 0 where there are none.
 
     ``ratio_to_lower_bound`` is None unless every job finished. ``wall_s`` is set by the caller, which has a real clock.
+    Values of promises are over the ``promises`` finished jobs that were promised an end, and None where there are none:
+    ``promised_jct_ratio`` is the geometric mean of the promised over the actual JCT.
     """
 
     policy: str
@@ -103,6 +107,11 @@ class Result:
     ratio_to_lower_bound: float | None
     events: int
     wall_s: float = 0.0
+    promises: int = 0
+    promises_kept_ratio: float | None = None
+    mean_lateness_s: float | None = None
+    mean_promised_jct_s: float | None = None
+    promised_jct_ratio: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object ``sooner.sim.result/1``."""
@@ -169,7 +178,23 @@ def summarise(
         lower_bound_mean_jct_s=bound_s,
         ratio_to_lower_bound=mean_s / bound_s if jobs and len(done) == jobs else None,
         events=events,
+        **_promises(done),
     )
+
+
+def _promises(done: Sequence[JobOutcome]) -> dict[str, Any]:
+    """The fields of promises."""
+    promised = [(outcome, outcome.promised_end_s) for outcome in done if outcome.promised_end_s is not None]
+    if not promised:
+        return {}
+    lengths_s = [(end_s - outcome.submit_time_s, outcome.jct_s) for outcome, end_s in promised]
+    return {
+        "promises": len(promised),
+        "promises_kept_ratio": _mean(float(outcome.finish_time_s <= end_s) for outcome, end_s in promised),
+        "mean_lateness_s": _mean(max(0.0, outcome.finish_time_s - end_s) for outcome, end_s in promised),
+        "mean_promised_jct_s": _mean(promised_s for promised_s, _ in lengths_s),
+        "promised_jct_ratio": exp(_mean(log(promised_s / jct_s) for promised_s, jct_s in lengths_s if jct_s > 0.0)),
+    }
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -197,6 +222,7 @@ JOB_COLUMNS = (
     "preemptions",
     "gpus",
     "servers",
+    "promised_end_s",
 )
 
 
@@ -220,8 +246,8 @@ def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object
 
 
 def _job_row(outcome: JobOutcome, names: Sequence[str]) -> Sequence[object]:
-    values = [getattr(outcome, column) for column in JOB_COLUMNS[:-1]]
-    return (*values, " ".join(names[server] for server in outcome.placement.servers))
+    servers = " ".join(names[server] for server in outcome.placement.servers)
+    return [servers if column == "servers" else getattr(outcome, column) for column in JOB_COLUMNS]
 
 
 class _BatsimJob(NamedTuple):

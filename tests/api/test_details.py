@@ -11,7 +11,7 @@ from policies.model.decision import Change, ChangeKind, Preempt, Start
 from policies.model.estimate import Estimate, Prediction, Unit
 from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.placement import Placement, ServerShare, place
-from policies.model.reasons import Explanation, Reason
+from policies.model.reasons import PROMISED_END, Explanation, Reason
 from service.db.tables import EVENTS, PROGRESS
 from service.engine.events import JobEvent
 from service.engine.ports import CycleBatch, JobWrite
@@ -233,6 +233,14 @@ def test_an_explanation_has_its_numbers(client: Client, world: World) -> None:
         {"alpha": 1.5},
     )
     assert [answer[key] for key in ("will_preempt", "will_be_preempted_by", "preemption_at")] == [[], None, None]
+
+
+def test_an_explanation_says_when_the_job_was_promised_to_end(client: Client, world: World) -> None:
+    job_id = JobId(client.post("/v1/jobs", json=plain_job()).json()["id"])
+    world.explanations[job_id] = Explanation(Reason.RESOURCES, 8, 0, 0, numbers={PROMISED_END: 1_800_000_000.0})
+    answer = client.get(f"/v1/jobs/{job_id}/explanation").json()
+    assert answer["sentence"].endswith(" Promised to end by 2027-01-15T08:00:00Z.")
+    assert answer["numbers"] == {"promised_end_s": 1_800_000_000.0}
 
 
 def test_an_explanation_says_beforehand_which_job_is_preempted_and_when(client: Client, world: World) -> None:

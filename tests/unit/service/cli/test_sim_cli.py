@@ -38,6 +38,11 @@ RESULT_KEYS = [
     "ratio_to_lower_bound",
     "events",
     "wall_s",
+    "promises",
+    "promises_kept_ratio",
+    "mean_lateness_s",
+    "mean_promised_jct_s",
+    "promised_jct_ratio",
 ]
 
 
@@ -92,6 +97,27 @@ def test_compare(files: list[str], tmp_path: Path) -> None:
     assert list(document["runs"][1]) == RESULT_KEYS
     assert (tmp_path / "out" / "fifo" / "jobs.csv").exists()
     assert RUNNER.invoke(app, arguments).exit_code == 0
+
+
+def test_promises_are_shown_where_a_policy_makes_some(files: list[str], tmp_path: Path) -> None:
+    """Without experience d, which comes at 30 s for 5 s, is promised to end by 45 s; stopping a for it at 30 s does not pay."""
+    arguments = ["compare", *files, "--skip-invalid", "--policies", "promise,fifo"]
+    page = tmp_path / "report.html"
+    result = RUNNER.invoke(app, [*arguments, "--json", "--html", str(page), "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    promised, plain = json.loads(result.stdout)["runs"]
+    assert (promised["promises"], promised["promises_kept_ratio"], promised["mean_lateness_s"]) == (3, 2 / 3, 60 / 3)
+    assert promised["mean_promised_jct_s"] > promised["mean_jct_s"]
+    assert 0.0 < promised["promised_jct_ratio"] < 1.0, "d's counts as much as the longer ones"
+    assert (plain["promises"], plain["promises_kept_ratio"], plain["promised_jct_ratio"]) == (0, None, None)
+    text = page.read_text()
+    assert "<td>66.7%</td>" in text
+    assert text.count("Promises kept") == 1
+    with (tmp_path / "out" / "promise" / "jobs.csv").open() as stream:
+        assert [row.split(",")[-1] for row in stream.read().splitlines()][:2] == ["promised_end_s", "300.0"]
+    table = RUNNER.invoke(app, arguments).stdout
+    assert "promises_kept_ratio" in table
+    assert "promises" not in RUNNER.invoke(app, ["run", *files, "--skip-invalid"]).stdout
 
 
 def test_compare_as_a_page(files: list[str], tmp_path: Path) -> None:

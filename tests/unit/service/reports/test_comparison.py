@@ -224,6 +224,18 @@ def test_the_error_curve_appears_with_several_predictors_only() -> None:
     assert '<p class="story">With predictor oracle: ' in page
 
 
+def test_the_curve_of_promises_appears_where_a_run_makes_some() -> None:
+    made = {f"promise {weight}": {"promise_weight": weight} for weight in ("0", "1")}
+    runs = [figures(_simulate("promise", options), label) for label, options in made.items()]
+    shown = {chart.slug: chart for chart in charts([*runs, _figures("fifo")], CLUSTER)}
+    curve = shown["promises"].svg
+    assert [label in curve for label in ("promise 0", "promise 1", "fifo")] == [True, True, False]
+    assert all(words in curve for words in ("promises kept", "mean lateness", "promised / actual JCT"))
+    assert "promises" not in [chart.slug for chart in charts([_figures("fifo")], CLUSTER)]
+    page = comparison_html([runs[0], _figures("fifo")], "w", CLUSTER)
+    assert "<td>-</td>" in page, "a policy without promises keeps none"
+
+
 def test_a_workload_without_users_has_no_chart_of_users() -> None:
     jobs = tuple(replace(job, user="") for job in JOBS)
     found = figures(run(Workload("w", jobs), CLUSTER, make_policy("fifo")), "fifo")

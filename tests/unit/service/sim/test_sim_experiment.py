@@ -215,7 +215,7 @@ def test_the_files_of_a_run(tmp_path: Path) -> None:
         jobs = list(csv.DictReader(stream))
     assert list(jobs[0]) == [
         *("job_id", "submit_time_s", "start_time_s", "finish_time_s", "jct_s"),
-        *("queueing_delay_s", "preemptions", "gpus", "servers"),
+        *("queueing_delay_s", "preemptions", "gpus", "servers", "promised_end_s"),
     ]
     assert [job["job_id"] for job in jobs] == ["j0", "j1", "j2"]
     assert jobs[1] | {"servers": ""} == {
@@ -228,6 +228,7 @@ def test_the_files_of_a_run(tmp_path: Path) -> None:
         "preemptions": "0",
         "gpus": "6",
         "servers": "",
+        "promised_end_s": "",
     }
     assert jobs[1]["servers"] == "a b"
     with (tmp_path / "out" / "batsim_jobs.csv").open() as stream:
