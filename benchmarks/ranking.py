@@ -15,68 +15,18 @@ were off by more than a factor of two, of four either way: the row that gains mo
 
 import argparse
 import math
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from unittest import mock
 
 from benchmarks.workloads import GPUS_A_SERVER, cluster_of, load_of, servers_for
 from policies.model.cluster import Cluster
-from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Reported, Unit
-from policies.model.ids import JobId
 from policies.registry import make_policy
-from predictor.features import NAMES
-from predictor.recurrence import BUCKETS, bucket_of
-from service.engine.ports import Predictor
-from service.sim import experiment
 from service.sim.experiment import SimulationOptions, run_jobs
-from service.sim.jobs import SimJob, SimJobs, prepare
-from service.sim.predictors import make_predictor
+from service.sim.jobs import SimJobs, prepare
+from service.sim.results import Result
+from service.sim.value import PARTS, Told, gpu_hours, tell
 from service.sim.workloads.model import Workload
 from service.sim.workloads.table import read_workload
-
-_RUNS = NAMES.index("recurrence_gpus.log_count")
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What was said of a job at its submission, and of how many past runs."""
-
-    estimate: Estimate
-    bucket: int
-
-    def log_error(self, job: SimJob) -> float:
-        """ln(median / truth), in the estimate's unit."""
-        return math.log(self.estimate.median / _truth(job, self.estimate.unit))
-
-
-def _truth(job: SimJob, unit: Unit) -> float:
-    return job.row.duration_s if unit is Unit.SERVICE_S or job.iterations is None else float(job.iterations)
-
-
-class Listening:
-    """A predictor whose answers are written down. Implements :class:`service.engine.ports.Predictor`."""
-
-    def __init__(self, inner: Predictor) -> None:
-        self._inner = inner
-        self.said: dict[JobId, Said] = {}
-
-    def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> Sequence[Prediction | None]:
-        """What the inner one says."""
-        answers = self._inner.predict(now_s, requests)
-        for request, answer in zip(requests, answers, strict=True):
-            if answer is not None:
-                runs = round(math.expm1(answer.features[_RUNS])) if answer.features else 0
-                self.said[request.job] = Said(answer.estimate, bucket_of(runs))
-        return answers
-
-    def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
-        """Passed on."""
-        return self._inner.revise(now_s, reported)
-
-    def ended(self, label: EndedJob) -> None:
-        """Passed on."""
-        self._inner.ended(label)
 
 
 def main() -> None:
@@ -128,84 +78,28 @@ def measure(workload: Workload, servers: int, policy: str, seed: int, *, bounds:
     print(f"{workload.name}: {len(jobs.jobs):,} jobs on {servers} servers of {GPUS_A_SERVER} GPUs, load {load:.2f}")
     print(f"{'':34}{'mean JCT s':>12}{'/ oracle':>10}{'/ las':>8}{'slowdown':>10}{'preempted':>11}", flush=True)
     options = SimulationOptions(seed=seed)
-    heard: list[Listening] = []
-
-    def listening(name: str, rows: Sequence[SimJob], of: int, present: Mapping[JobId, SimJob] | None) -> Predictor:
-        heard.append(Listening(make_predictor(name, rows, of, present)))
-        return heard[-1]
-
     table = _Table(jobs, cluster, options)
     table.oracle_s = table.row(f"{policy}, oracle", policy, "oracle")
     table.las_s = table.row("las", "las", "none")
     table.row(f"{policy}, none", policy, "none")
-    # The simulator makes its predictor by name; what it says of each job is wanted here.
-    with mock.patch.object(experiment, "make_predictor", listening):
-        table.row(f"{policy}, trained", policy, "trained")
-    said = heard[0].said
-    _errors(jobs.jobs, said)
+    told, trained = tell(jobs, cluster, make_policy(policy), options)
+    table.show(f"{policy}, trained", trained.result)
+    _errors(told)
     if bounds:
-        for name, chosen in _swaps().items():
-            table.row(f"as said, {name}", policy, "recorded", _swapped(jobs, said, chosen))
+        table.row("as said", policy, "recorded", told.as_said())
+        for name, chosen in PARTS.items():
+            table.row(f"truth for {name}", policy, "recorded", told.with_truth(chosen))
 
 
-Chosen = Callable[[Said, float], bool]
-
-
-def _swaps() -> dict[str, Chosen]:
-    found: dict[str, Chosen] = {"nothing": lambda said, error: False}
-    for bucket, runs in enumerate(BUCKETS):
-        found[f"truth of {runs} runs"] = _in_bucket(bucket)
-    for factor in (2, 4):
-        found[f"truth of < 1/{factor}"] = _below(-math.log(factor))
-        found[f"truth of > {factor}x"] = _above(math.log(factor))
-    return found
-
-
-def _in_bucket(bucket: int) -> Chosen:
-    return lambda said, error: said.bucket == bucket
-
-
-def _below(limit: float) -> Chosen:
-    return lambda said, error: error < limit
-
-
-def _above(limit: float) -> Chosen:
-    return lambda said, error: error > limit
-
-
-def _swapped(jobs: SimJobs, said: Mapping[JobId, Said], chosen: Chosen) -> SimJobs:
-    """The jobs as they were predicted, but for those that are chosen: of them the truth is known."""
-    found = []
-    for job in jobs.jobs:
-        each = said.get(job.id)
-        estimate = each.estimate if each is not None else None
-        if each is not None and chosen(each, each.log_error(job)):
-            estimate = replace(each.estimate, points=(_truth(job, each.estimate.unit),), trusted=True)
-        found.append(replace(job, predicted=estimate))
-    return SimJobs(found, jobs.skipped)
-
-
-def _errors(jobs: Sequence[SimJob], said: Mapping[JobId, Said]) -> None:
+def _errors(told: Told) -> None:
     print(f"{'':10}{'past runs':>12}{'jobs':>8}{'of work':>9}{'within 2x':>11}{'< 1/4':>8}{'> 4x':>7}{'trusted':>9}")
-    work_s = sum(job.row.gpus * job.row.duration_s for job in jobs)
-    for bucket, runs in enumerate(BUCKETS):
-        own = [(job, said[job.id]) for job in jobs if job.id in said and said[job.id].bucket == bucket]
-        if own:
-            errors = [each.log_error(job) for job, each in own]
-            share = sum(job.row.gpus * job.row.duration_s for job, _ in own) / work_s
-            close, low, high, trusted = (
-                sum(flags) / len(own)
-                for flags in (
-                    [abs(error) <= math.log(2.0) for error in errors],
-                    [error < -math.log(4.0) for error in errors],
-                    [error > math.log(4.0) for error in errors],
-                    [each.estimate.trusted for _, each in own],
-                )
-            )
-            print(
-                f"{'':10}{runs:>12}{len(own):8,}{share:9.0%}{close:11.2f}{low:8.2f}{high:7.2f}{trusted:9.0%}",
-                flush=True,
-            )
+    work = gpu_hours(told.jobs.jobs)
+    for each in told.accuracy():
+        print(
+            f"{'':10}{each.past_runs:>12}{each.jobs:8,}{each.gpu_hours / work:9.0%}{each.within_2x:11.2f}"
+            f"{each.below_quarter:8.2f}{each.above_4x:7.2f}{each.trusted:9.0%}",
+            flush=True,
+        )
 
 
 @dataclass(slots=True)
@@ -218,7 +112,12 @@ class _Table:
 
     def row(self, label: str, policy: str, predictor: str, jobs: SimJobs | None = None) -> float:
         """Simulate and print; returns the mean JCT in seconds."""
-        result = run_jobs(jobs or self.jobs, self.cluster, make_policy(policy), predictor, self.options).result
+        return self.show(
+            label, run_jobs(jobs or self.jobs, self.cluster, make_policy(policy), predictor, self.options).result
+        )
+
+    def show(self, label: str, result: Result) -> float:
+        """Print one run; returns the mean JCT in seconds."""
         mean_s = result.mean_jct_s
         print(
             f"{label:34}{mean_s:12,.0f}{mean_s / self.oracle_s:10.3f}{mean_s / self.las_s:8.3f}"

@@ -60,8 +60,8 @@ _GROUPS = {
     ),
     "project": Group("Projects and their members.", _commands("project_", access="list add remove")),
     "model": Group(
-        "Trained models: evaluate, list, show, serving, train, promote.",
-        _commands(models="evaluate list show serving train promote"),
+        "Trained models: evaluate, value, list, show, serving, train, promote.",
+        _commands(models="evaluate", value="value") | _commands(models="list show serving train promote"),
     ),
     "tls": Group("Encrypted connections.", _commands(tls="create")),
     "config": Group("Show the settings.", _commands(admin="show")),

@@ -20,7 +20,7 @@ COMPARED_JOBS_MAX: Final = 2_000
 _SCORED = frozenset(
     "job_id scored_at_s unit points p10 p50 p90 point actual source model_version shadows".split()  # noqa: SIM905
 )
-_SUBMITTED = columns(JOBS, "name user project gpus submitted_at_s")
+_SUBMITTED = columns(JOBS, "name user project gpus submitted_at_s service_s")
 _SIMILAR = columns(JOBS, "id name user project gpus state finished_at_s iterations reports_iterations service_s")
 
 
@@ -48,8 +48,8 @@ def first_predictions(
 def scored_predictions(database: Database, newest: int) -> Sequence[Row[Any]]:
     """The first prediction of each job that ended, newest jobs first; at most ``newest``. Read in one snapshot.
 
-    Columns: those of the prediction, and ``name``, ``user``, ``project``, ``gpus`` and ``submitted_at_s`` of the job. Jobs
-    that did no work are left out: their predictions have no error.
+    Columns: those of the prediction, and ``name``, ``user``, ``project``, ``gpus``, ``submitted_at_s`` and ``service_s`` of the
+    job. Jobs that did no work are left out: their predictions have no error.
     """
     predictions = PREDICTIONS.c
     scored = predictions.log_error.is_not(None)

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, func, or_, select
 
+from policies.lifecycle import TERMINAL
 from policies.model.cluster import Server
 from policies.model.estimate import Estimate
 from service.db.codec import decode
@@ -67,6 +68,25 @@ def newest_jobs(connection: Connection, since_s: float, limit: int) -> list[tupl
         predictions |= _first_predictions(connection, [record.id for record in part])
     records.sort(key=lambda record: (record.submitted_at_s, record.id))
     return [(record, predictions.get(record.id)) for record in records]
+
+
+def ended_in(database: Database, since_s: float | None, until_s: float | None, newest: int) -> tuple[int, float | None]:
+    """How many jobs of a window ran and ended, and when the oldest of the ``newest`` of them was submitted; None if all are.
+
+    In a window are jobs submitted from ``since_s`` on and before ``until_s``.
+    """
+    jobs = JOBS.c
+    wanted = [jobs.state.in_(sorted(state.value for state in TERMINAL)), jobs.service_s > 0.0]
+    if since_s is not None:
+        wanted.append(jobs.submitted_at_s >= since_s)
+    if until_s is not None:
+        wanted.append(jobs.submitted_at_s < until_s)
+    order = (jobs.submitted_at_s.desc(), jobs.id.desc())
+    oldest = select(jobs.submitted_at_s).where(*wanted).order_by(*order).offset(newest - 1).limit(1)
+    with database.reading() as session:
+        connection = session.connection()
+        count = connection.execute(select(func.count()).select_from(JOBS).where(*wanted)).scalar_one()
+        return count, connection.execute(oldest).scalar() if count > newest else None
 
 
 def _attempts(connection: Connection, ids: Sequence[int]) -> Mapping[int, list[AttemptRecord]]:

@@ -200,12 +200,12 @@ def _simulated(job: SimJob, own: OwnJob, numbers: Mapping[JobId, JobId], cluster
         ),
         times,
         iterations,
-        _left(own.recorded.predicted, own),
+        left_of(own.recorded.predicted, own),
     )
 
 
-def _left(predicted: Estimate | None, own: OwnJob) -> Estimate | None:
-    """The job's prediction, minus its progress at the start of the window."""
+def left_of(predicted: Estimate | None, own: OwnJob) -> Estimate | None:
+    """A prediction of the job, minus its progress at the start of the window; None where that progress is unknown."""
     if predicted is None or own.done_ratio == 0.0:
         return predicted
     total = own.recorded.record.service_s if predicted.unit is Unit.SERVICE_S else own.recorded.iterations

@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from predictor.aggregation import AGGREGATION, LEARNT
+from predictor.aggregation import LEARNT
 from predictor.intervals import Array, quantile_of
-from predictor.pending import UNDECLARED, basic_name
 from predictor.rows import UNITS_MIN
 from service.notebooks.source import HISTORY, Scored
+from service.sim.value import expert_of
 
 NEAR = math.log(2.0)
 FAR_UNDER = math.log(4.0)
@@ -84,16 +84,9 @@ def against_others(rows: Sequence[Scored], *, jobs_min: int = 50) -> dict[str, t
         for name, points in row.others.items() if row.points else ():
             # Earlier releases stored other levels.
             if len(points) == len(LEARNT):
-                by_name[_without_version(name)].append((row, points))
+                by_name[expert_of(name)].append((row, points))
     ratios = {name: (len(pairs), _ratio(pairs)) for name, pairs in by_name.items() if len(pairs) >= jobs_min}
     return dict(sorted(ratios.items(), key=lambda item: item[1][1]))
-
-
-def _without_version(name: str) -> str:
-    kind = name.rpartition("/")[2]
-    if kind == AGGREGATION:
-        return "the aggregation before calibration"
-    return kind if name in (basic_name(kind), UNDECLARED) else f"model {kind}"
 
 
 def _ratio(pairs: Sequence[tuple[Scored, Sequence[float]]]) -> float:

@@ -31,7 +31,7 @@ from service.sim.faults import NO_FAULTS, FaultCounts, FaultPlan, Faults
 from service.sim.jobs import SimJob, SimJobs, bounds_of, prepare
 from service.sim.locating import LocatingPredictor
 from service.sim.network import network_of, parse_network
-from service.sim.predictors import make_predictor
+from service.sim.predictors import ListenedPredictor, Listener, make_predictor
 from service.sim.results import JobOutcome, Simulation, Span, Unfinished, summarise
 from service.sim.sensitivity import Sensitivity
 from service.sim.work import JobTruth
@@ -93,11 +93,15 @@ def run_jobs(
     predictor: str,
     options: SimulationOptions,
     on_progress: Callable[[int, int], None] | None = None,
+    on_prediction: Listener | None = None,
 ) -> Simulation:
-    """As :func:`run`, for jobs that do not come from a table and have more fields than its columns."""
+    """As :func:`run`, for jobs that do not come from a table and have more fields than its columns.
+
+    ``on_prediction(job, prediction)`` is called with the prediction of each submitted job.
+    """
     jobs = prepared.jobs
     bounds = bounds_of(jobs, cluster)
-    simulator = Simulator(jobs, cluster, policy, predictor, options)
+    simulator = Simulator(jobs, cluster, policy, predictor, options, on_prediction)
     simulator.run(on_progress)
     outcomes = simulator.outcomes()
     result = summarise(
@@ -124,8 +128,10 @@ class Simulator:
         policy: Policy[Any],
         predictor: str,
         options: SimulationOptions,
+        on_prediction: Listener | None = None,
     ) -> None:
         self._jobs = jobs
+        self._on_prediction = on_prediction
         self._arrivals = iter(jobs)
         self._next: SimJob | None = next(self._arrivals, None)
         self.clock = SimClock(self._next.row.submit_time_s if self._next is not None else 0.0)
@@ -171,6 +177,8 @@ class Simulator:
 
     def _predictor(self, name: str, options: SimulationOptions) -> Predictor:
         predictor = make_predictor(name, self._jobs, options.seed, self._present)
+        if self._on_prediction is not None:
+            predictor = ListenedPredictor(predictor, self._on_prediction)
         if options.sensitivity is Sensitivity.NONE:
             return predictor
         return LocatingPredictor(predictor, self._present, options.sensitivity)

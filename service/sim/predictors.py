@@ -50,11 +50,15 @@ class TruthPredictor(NoPredictor):
         return [Prediction(self._estimate(self._jobs[request.job])) for request in requests]
 
     def _estimate(self, job: SimJob) -> Estimate:
-        factor = self._factor(job.row.job_id)
-        if job.iterations is None:
-            return Estimate((job.row.duration_s * factor,), Unit.SERVICE_S, self._source, seconds_per_unit=1.0)
-        per_iteration_s = job.row.duration_s / job.iterations
-        return Estimate((job.iterations * factor,), Unit.ITERATIONS, self._source, seconds_per_unit=per_iteration_s)
+        return true_estimate(job, self._factor(job.row.job_id), self._source)
+
+
+def true_estimate(job: SimJob, factor: float = 1.0, source: str = "oracle") -> Estimate:
+    """The true total times ``factor`` as one point, in iterations where the job has any, else in seconds of service."""
+    if job.iterations is None:
+        return Estimate((job.row.duration_s * factor,), Unit.SERVICE_S, source, seconds_per_unit=1.0)
+    per_iteration_s = job.row.duration_s / job.iterations
+    return Estimate((job.iterations * factor,), Unit.ITERATIONS, source, seconds_per_unit=per_iteration_s)
 
 
 class RecordedPredictor(NoPredictor):
@@ -67,6 +71,34 @@ class RecordedPredictor(NoPredictor):
         """The recorded estimate; None for a job without one."""
         found = [self._jobs[request.job].predicted for request in requests]
         return [Prediction(estimate) if estimate is not None else None for estimate in found]
+
+
+Listener = Callable[[JobId, Prediction], None]
+"""Called with each prediction of a submitted job."""
+
+
+class ListenedPredictor:
+    """Implements :class:`service.engine.ports.Predictor`: the inner one, whose predictions of new jobs are told to a listener."""
+
+    def __init__(self, inner: Predictor, listener: Listener) -> None:
+        self._inner = inner
+        self._listener = listener
+
+    def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> Sequence[Prediction | None]:
+        """What the inner one predicts."""
+        answers = self._inner.predict(now_s, requests)
+        for request, answer in zip(requests, answers, strict=True):
+            if answer is not None:
+                self._listener(request.job, answer)
+        return answers
+
+    def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
+        """Passed on."""
+        return self._inner.revise(now_s, reported)
+
+    def ended(self, label: EndedJob) -> None:
+        """Passed on."""
+        self._inner.ended(label)
 
 
 def make_predictor(

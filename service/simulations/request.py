@@ -30,6 +30,12 @@ RECORDED = "recorded"
 SAMPLES = 16
 """Sampled futures of a run from now on, unless it says otherwise."""
 
+VALUE_DAYS = 30.0
+"""The period whose predictions ``sooner model value`` judges, unless it says otherwise."""
+
+VALUE_JOBS = 2_000
+"""The newest jobs that it replays, unless it says otherwise: they are simulated some thirty times."""
+
 MORE_SERVERS = r"^\+(\d{1,5})$"
 """So many servers like the last one, beside those that there are."""
 

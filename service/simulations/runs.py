@@ -22,13 +22,17 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run. ``label`` is what its result calls the policy; ``folder`` is where its files go (None: nowhere)."""
+    """One run. ``label`` is what its result calls the policy; ``folder`` is where its files go (None: nowhere).
+
+    ``jobs`` stand for those of the setting, of which other things were predicted.
+    """
 
     label: str
     policy: str
     options: Mapping[str, str]
     predictor: str
     folder: Path | None = None
+    jobs: SimJobs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +54,9 @@ def simulate(setting: Setting, plan: Plan, on_progress: Progress | None = None) 
     started_s = time.perf_counter()
     policy = make_policy(plan.policy, plan.options)
     with _rare_collections():
-        if setting.prepared is not None:
-            simulation = run_jobs(
-                setting.prepared, setting.cluster, policy, plan.predictor, setting.options, on_progress
-            )
+        prepared = setting.prepared if plan.jobs is None else plan.jobs
+        if prepared is not None:
+            simulation = run_jobs(prepared, setting.cluster, policy, plan.predictor, setting.options, on_progress)
         else:
             simulation = run(setting.workload, setting.cluster, policy, plan.predictor, setting.options, on_progress)
     wall_s = round(time.perf_counter() - started_s, 3)
