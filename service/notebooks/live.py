@@ -96,6 +96,10 @@ class LiveSource:
         cluster = self.cluster()
         return Past(prepare(self.workload(), cluster, skip_invalid=True), cluster)
 
+    def value(self, newest: int) -> None:
+        """None: the API returns no whole predictions."""
+        return
+
 
 def _scored(prediction: PredictionDocument, actual: float, job: JobDocument) -> Scored:
     return Scored(

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from policies.model.cluster import Cluster
 from predictor.recurrence import BUCKETS, bucket_of
@@ -134,3 +134,8 @@ class Source(Protocol):
 
     def past(self) -> Past:
         """The jobs for the simulator."""
+
+    def value(self, newest: int) -> Mapping[str, Any] | None:
+        """The report ``sooner.model.value/1`` on the ``newest`` jobs; None where the source does not tell what was predicted of
+        each. Raises :class:`SourceError`.
+        """

@@ -1,5 +1,6 @@
 """A service's database as a source: whole distributions, the predictions of every model, and the recorded past."""
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -11,10 +12,13 @@ from service.db.codec import decode_shadows
 from service.db.prediction_log import scored_predictions, submission_of_newest
 from service.db.session import Database
 from service.history.workload import OwnHistory, actual_result, simulated_jobs
-from service.notebooks.source import Past, Scored, first_predictions
+from service.notebooks.source import Past, Scored, SourceError, first_predictions
+from service.sim.experiment import SimulationOptions
+from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload
 from service.simulations.past import read_past
-from service.simulations.request import Window
+from service.simulations.request import RECORDED, Window, current_plan
+from service.simulations.value import NoValue, stored_value
 
 
 class StoredSource:
@@ -52,6 +56,16 @@ class StoredSource:
         jobs = simulated_jobs(history, cluster, skip_invalid=True)
         recorded = any(job.predicted is not None for job in jobs.jobs)
         return Past(jobs, cluster, actual_result(history, cluster, jobs.jobs), recorded)
+
+    def value(self, newest: int) -> Mapping[str, Any]:
+        """Under the configured policy and costs."""
+        settings = self._settings
+        options = SimulationOptions(checkpoint_s=settings.checkpoint_s, restart_s=settings.restart_s)
+        plan = current_plan(settings, RECORDED)
+        try:
+            return stored_value(self._database, settings, Window(None, None), newest, plan, options)
+        except (NoValue, WorkloadError) as error:
+            raise SourceError(str(error)) from error
 
 
 def _scored(row: Row[Any]) -> Scored:

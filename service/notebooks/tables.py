@@ -1,22 +1,27 @@
 """A workload table or the generator as a source: each job is predicted from the jobs that had ended before its submission."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from pathlib import Path
+from typing import Any
 
 from policies.model.cluster import Cluster, Server
 from policies.model.estimate import EndedJob, Estimate, PredictionRequest, ShadowPrediction, Unit
 from policies.model.ids import JobId
 from predictor.retraining import RetrainingPredictor
 from service.cli.history import label_of
-from service.notebooks.source import Past, Scored
+from service.notebooks.source import Past, Scored, SourceError
+from service.sim.experiment import SimulationOptions
 from service.sim.jobs import prepare
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.generate import generate
 from service.sim.workloads.model import Workload, WorkloadJob
 from service.sim.workloads.table import read_workload
+from service.simulations.request import RECORDED
+from service.simulations.runs import Plan
+from service.simulations.value import NoValue, workload_value
 
 GPUS_PER_SERVER = 8
 _SERVER = Server("", GPUS_PER_SERVER)
@@ -58,6 +63,14 @@ class TableSource:
         """The jobs, without those that do not fit the cluster."""
         cluster = self.cluster()
         return Past(prepare(self._workload, cluster, skip_invalid=True), cluster)
+
+    def value(self, newest: int) -> Mapping[str, Any]:
+        """Under A-SRPT, with predictions made as the jobs end in a simulation."""
+        plan = Plan("asrpt", "asrpt", {}, RECORDED)
+        try:
+            return workload_value(self._workload, self.cluster(), newest, plan, SimulationOptions())
+        except (NoValue, WorkloadError) as error:
+            raise SourceError(str(error)) from error
 
 
 def generated(jobs: int, seed: int, change: float, why: str = "") -> TableSource:

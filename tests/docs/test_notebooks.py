@@ -82,13 +82,19 @@ def test_each_says_first_what_it_is_where_from_and_how_to_change_that(name: str)
 
 
 def test_prediction_error(capsys: pytest.CaptureFixture[str]) -> None:
-    ran = Ran("01_prediction_error.ipynb", JOBS=300)
+    ran = Ran("01_prediction_error.ipynb", JOBS=300, REPLAYED=40)
     assert "made-up jobs" in capsys.readouterr().out
     assert len(ran.names["scored"]) > 250
     assert ran.names["scores"]["5-19 past runs"].median_factor < 1.5, "a recurring job is known within a half"
     assert ran.names["scores"]["never run before"].median_factor > 2.0
     assert all(row.p10 <= row.p50 <= row.p90 for row in ran.names["scored"])
-    assert len(ran.pictures) == 7
+    assert len(ran.pictures) == 8
+    assert len(ran.names["jobs"]) == len(ran.names["scored"])
+    assert len(ran.names["frame_of"]("polars")) == len(ran.names["scored"])
+    value = ran.names["value"]
+    assert (value["schema"], value["jobs"]) == ("sooner.model.value/1", 40)
+    titles = [each.title for each in ran.shown if isinstance(each, Table)]
+    assert any(title.startswith("Saved by the truth") for title in titles)
     said = ran.pictures[0].finding
     assert "never run before within" in said
     worst = next(each for each in reversed(ran.shown) if isinstance(each, Table))
