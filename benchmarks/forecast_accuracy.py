@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-from benchmarks.ranking import Listening, hastened
+from benchmarks.ranking import hastened
 from benchmarks.workloads import cluster_of, servers_for
+from policies.model.estimate import Estimate, Prediction
 from policies.model.ids import JobId
 from policies.registry import make_policy
 from service.domain.duration import words_of
@@ -38,7 +39,7 @@ from service.history.snapshot import WorldSnapshot, take
 from service.sim import experiment
 from service.sim.experiment import SimulationOptions, Simulator
 from service.sim.jobs import SimJob, prepare
-from service.sim.predictors import make_predictor
+from service.sim.predictors import ListenedPredictor, make_predictor
 from service.sim.results import JobOutcome
 from service.sim.workloads.generate import generate
 from service.sim.workloads.model import Workload
@@ -127,11 +128,13 @@ def see(workload: Workload, servers: int, policy: str, instants: int) -> Seen:
     # The simulator does not end jobs at their walltime, which a forecast would expect.
     workload = replace(workload, jobs=tuple(replace(job, walltime_s=None) for job in workload.jobs))
     jobs = prepare(workload, cluster).jobs
-    heard: list[Listening] = []
+    said: dict[JobId, Estimate] = {}
+
+    def heard(job: JobId, prediction: Prediction) -> None:
+        said[job] = prediction.estimate
 
     def listening(name: str, rows: Sequence[SimJob], of: int, present: Mapping[JobId, SimJob] | None) -> Predictor:
-        heard.append(Listening(make_predictor(name, rows, of, present)))
-        return heard[-1]
+        return ListenedPredictor(make_predictor(name, rows, of, present), heard)
 
     # The simulator makes its predictor by name; what it says of each job is wanted here.
     with mock.patch.object(experiment, "make_predictor", listening):
@@ -143,18 +146,17 @@ def see(workload: Workload, servers: int, policy: str, instants: int) -> Seen:
         now_s = simulator.clock.now_s()
         if len(found) < instants and now_s >= due_s[len(found)]:
             world = take(simulator.engine.world, now_s)
-            found.append(Instant(world, simulator.engine.dump(), _rhythm(jobs, simulator, heard[0], now_s)))
+            found.append(Instant(world, simulator.engine.dump(), _rhythm(jobs, simulator, said, now_s)))
     truth = {outcome.job_id: outcome for outcome in simulator.outcomes()}
     return Seen(found, {job.id: truth[job.row.job_id] for job in jobs if job.row.job_id in truth})
 
 
-def _rhythm(jobs: Sequence[SimJob], simulator: Simulator, heard: Listening, now_s: float) -> Rhythm:
+def _rhythm(jobs: Sequence[SimJob], simulator: Simulator, said: Mapping[JobId, Estimate], now_s: float) -> Rhythm:
     """As :func:`service.forecast.past.rhythm_of`, of the simulation's jobs."""
     present = simulator.engine.world.jobs
     found = []
     for job in [job for job in jobs if now_s - WINDOW_S <= job.row.submit_time_s < now_s][-ARRIVALS_MAX:]:
-        said, record = heard.said.get(job.id), present.get(job.id)
-        estimate = said.estimate if said is not None else None
+        estimate, record = said.get(job.id), present.get(job.id)
         submitted_at_s = job.row.submit_time_s
         if record is None:
             truth = job.truth()
