@@ -5,8 +5,8 @@ a truth beyond the end of the 80% interval widens its half, any other narrows it
 0.1). For any sequence the share of truths beyond an end tends to a tenth: over n jobs that count alike it is at most (range
 of theta + step) / (step n) off (Gibbs, Candes, NeurIPS 2021), as long as theta stays inside its limits.
 
-One small step is used. Several, weighted by their losses (Gibbs, Candes, JMLR 2024; Zaffran and others, ICML 2022), cost 1% more
-pinball loss on the open traces (docs/measurements/prediction.md).
+One small step is used: a larger one costs loss (docs/measurements/prediction.md), and several, weighted by their losses
+(Gibbs, Candes, JMLR 2024; Zaffran and others, ICML 2022), were no better on the open traces.
 """
 
 from typing import Any, Final
