@@ -62,12 +62,12 @@ def main() -> None:
         database.close()
     model = train(newest, seed=arguments.seed)
     head = next(iter(model.heads.values()))
-    predictor.use(model, kind=head.best)
+    predictor.use(model)
     del newest
     # As the service does once it is up.
     gc.collect()
     gc.freeze()
-    print(f"{len(head.estimators)} models trained on {arguments.trained:,}; {head.best} answers")
+    print(f"{len(head.estimators)} models trained on {arguments.trained:,}")
     draw = np.random.default_rng(arguments.seed + 1)
     requests = [
         PredictionRequest(JobId(number + 1), specs[int(program)], PERIOD_S * (arguments.history + number))

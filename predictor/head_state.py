@@ -39,35 +39,21 @@ class BucketStatus:
 
 @dataclass(slots=True)
 class HeadState:
-    """The rolling state of one unit. ``pinned`` is the kind that an operator promoted, which then serves alone, and
-    ``alarms`` how often drift was detected, whichever model served.
-    """
+    """The rolling state of one unit. ``alarms``: how often drift was detected, whichever model served."""
 
     aggregation: Aggregation = field(default_factory=lambda: Aggregation(BASIC))
     calibration: SpreadCalibration = field(default_factory=SpreadCalibration)
     bursts: Bursts = field(default_factory=Bursts)
     drift: DriftMonitor = field(default_factory=DriftMonitor)
     inside: list[RollingSum] = field(default_factory=lambda: [RollingSum(COVERED_MAX) for _ in BUCKETS])
-    pinned: str | None = None
     alarms: int = 0
 
-    def use(self, head: TrainedHead | None, pinned: str | None) -> None:
+    def use(self, head: TrainedHead | None) -> None:
         """Another model serves: the weights start from those that its own test gave."""
         self.aggregation = Aggregation(BASIC) if head is None else deepcopy(head.aggregation)
         self.calibration = SpreadCalibration() if head is None else deepcopy(head.calibration)
         self.bursts, self.drift = Bursts(), DriftMonitor()
         self.inside = [RollingSum(COVERED_MAX) for _ in BUCKETS]
-        self.pinned = pinned
-
-    def combine(self, bucket: int, quantiles: Array) -> Array:
-        """The predictions (jobs, 25) of jobs of a bucket from those of the experts (jobs, experts, 25), before calibration."""
-        if self.pinned is not None:
-            alone = quantiles[:, self.aggregation.experts.index(self.pinned)]
-            asleep = np.isnan(alone[:, :1])
-            if not asleep.any():
-                return np.asarray(alone)
-            return np.where(asleep, self.aggregation.combine(bucket, quantiles), alone)
-        return self.aggregation.combine(bucket, quantiles)
 
     def score(
         self, bucket: int, label: float, pending: PendingPrediction, at_s: float, group: Hashable, submitted_at_s: float
@@ -89,8 +75,6 @@ class HeadState:
 
     def leading(self, bucket: int, awake: Array, count: int) -> list[tuple[str, float]]:
         """The experts with the most weight in the median of a job, of those ``awake`` (experts), with their shares."""
-        if self.pinned is not None and awake[self.aggregation.experts.index(self.pinned)]:
-            return [(self.pinned, 1.0)]
         weights = self.aggregation.weights(bucket)[:, _LEARNT_MIDDLE] * awake
         order = np.argsort(-weights, kind="stable")[:count]
         total = float(weights.sum())
@@ -100,20 +84,16 @@ class HeadState:
 
     def status(self) -> tuple[BucketStatus, ...]:
         """Every bucket, in order."""
-        return tuple(
-            BucketStatus(
-                bucket=name,
-                weights=dict(zip(self.aggregation.experts, self._shown(bucket), strict=True)),
-                jobs=self.aggregation.labels[bucket],
-                coverage=self.inside[bucket].total / len(self.inside[bucket])
-                if len(self.inside[bucket]) >= COVERED_JOBS_MIN
-                else None,
+        found = []
+        for bucket, name in enumerate(BUCKETS):
+            weights = self.aggregation.weights(bucket)[:, _LEARNT_MIDDLE].tolist()
+            inside, jobs = self.inside[bucket], len(self.inside[bucket])
+            found.append(
+                BucketStatus(
+                    bucket=name,
+                    weights=dict(zip(self.aggregation.experts, weights, strict=True)),
+                    jobs=self.aggregation.labels[bucket],
+                    coverage=inside.total / jobs if jobs >= COVERED_JOBS_MIN else None,
+                )
             )
-            for bucket, name in enumerate(BUCKETS)
-        )
-
-    def _shown(self, bucket: int) -> list[float]:
-        if self.pinned is not None:
-            return [float(name == self.pinned) for name in self.aggregation.experts]
-        found: list[float] = self.aggregation.weights(bucket)[:, _LEARNT_MIDDLE].tolist()
-        return found
+        return tuple(found)

@@ -105,16 +105,6 @@ class _Serving(NamedTuple):
     models: tuple[TrainedModel, ...]
 
 
-def pinned_kind(model: TrainedModel, unit: Unit, kind: str | None) -> str | None:
-    """The kind that serves all of a head because an operator promoted it. Raises ValueError where the model has no such kind."""
-    head = model.heads.get(unit)
-    if head is None or kind is None:
-        return None
-    if kind not in head.estimators:
-        raise ValueError(f"model {model.version} has no {kind!r} for {unit}; it has {sorted(head.estimators)}")
-    return kind
-
-
 def _version(model: TrainedModel | None) -> str:
     return model.version if model is not None else ""
 
@@ -280,23 +270,19 @@ class LivePredictor:
 
     # Models
 
-    def use(
-        self, model: TrainedModel | None, *, kind: str | None = None, candidates: Sequence[TrainedModel] = ()
-    ) -> None:
+    def use(self, model: TrainedModel | None, *, candidates: Sequence[TrainedModel] = ()) -> None:
         """Serve with this model from now on (None: with the past alone); ``candidates`` predict every job as shadows.
 
         Its kinds are experts beside the baselines (:mod:`predictor.aggregation`), and the weights start from its own test.
-        ``kind``, if an operator pins one, serves alone. A batch in progress ends with the old model. Raises ValueError where the
-        model has no such kind.
+        A batch in progress ends with the old model.
         """
-        pinned = {unit: None if model is None else pinned_kind(model, unit, kind) for unit in UNITS}
         with self._lock:
             self._champion = model
             self._candidates = tuple(candidates)
             for pending in self._pending.values():
                 pending.current = False
             for unit, head in self._heads.items():
-                head.use(model.heads.get(unit) if model is not None else None, pinned[unit])
+                head.use(model.heads.get(unit) if model is not None else None)
 
     def _all_served(self) -> tuple[TrainedModel, ...]:
         return self._candidates if self._champion is None else (self._champion, *self._candidates)
@@ -461,7 +447,7 @@ class LivePredictor:
                 for position, kind in enumerate(kinds, len(BASIC)):
                     matrix[row, position] = query.raw.get((version, kind), asleep)
             matrix = np.minimum(matrix, LOG_MAX)
-            combined = head.combine(bucket, matrix)
+            combined = head.aggregation.combine(bucket, matrix)
             served = head.calibration.calibrate(bucket, combined)
             points = estimate_points(np.minimum(served, LOG_MAX))
             for row, query in enumerate(known):

@@ -2,8 +2,6 @@
 
 from functools import cache
 
-import pytest
-
 from predictor.serving import LivePredictor
 from service.engine.ports import Predictor
 from tests.conformance.predictor_suite import PredictorSuite
@@ -27,14 +25,9 @@ class TestFromHistory(PredictorSuite):
         return predictor
 
 
-@pytest.mark.parametrize("kind", ["random_forest", "xgboost", "quantile_forest"])
 class TestWithAModel(PredictorSuite):
-    @pytest.fixture(autouse=True)
-    def _choose(self, kind: str) -> None:
-        self.kind = kind
-
     def make(self) -> Predictor:
         predictor = LivePredictor()
         predictor.warm(_history(False))
-        predictor.use(small_model(), kind=self.kind)
+        predictor.use(small_model())
         return predictor

@@ -88,18 +88,6 @@ def test_what_is_served_is_the_weighted_mean_of_the_experts() -> None:
     assert np.log(answer.estimate.point) == pytest.approx(said["aggregation"][LEARNT.tolist().index(0.5)], abs=1e-6)
 
 
-def test_a_pinned_kind_serves_alone() -> None:
-    predictor = _warm()
-    predictor.use(small_model(), kind="xgboost")
-    (answer,) = predictor.predict(0.0, [_ask()])
-    assert answer is not None
-    said = {shadow.model_version.rpartition("/")[2]: shadow.points for shadow in answer.shadows}
-    assert said["aggregation"] == said["xgboost"]
-    assert answer.estimate.source.endswith("; weights: xgboost 100%")
-    shown = predictor.status().buckets[Unit.SERVICE_S][0].weights
-    assert shown == {name: float(name == "xgboost") for name in (*BASIC, *ESTIMATORS)}
-
-
 def test_candidates_score_every_job_but_never_serve() -> None:
     predictor = _warm()
     predictor.use(None, candidates=[small_model()])
@@ -108,11 +96,6 @@ def test_candidates_score_every_job_but_never_serve() -> None:
     assert answer.estimate.model_version == ""
     assert f"{small_model().version}/xgboost" in {shadow.model_version for shadow in answer.shadows}
     assert predictor.status().model_version == ""
-
-
-def test_a_kind_that_a_model_lacks_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="has no 'oracle'"):
-        LivePredictor().use(small_model(), kind="oracle")
 
 
 def test_the_weights_start_from_the_models_own_test_and_follow_the_jobs_that_end() -> None:
@@ -138,7 +121,7 @@ def test_a_batch_answers_as_single_questions_do() -> None:
     jobs = [request(6_000 + i, name=f"program{i % 12}", user=f"user{i % 6}", gpus=1 + i % 3) for i in range(40)]
     together, alone = _warm(), _warm()
     for predictor in (together, alone):
-        predictor.use(small_model(), kind="xgboost")
+        predictor.use(small_model())
     batch = together.predict(0.0, jobs)
     singles = [alone.predict(0.0, [job])[0] for job in jobs]
     assert batch == singles
@@ -174,11 +157,11 @@ def _erring_from(predictor: LivePredictor, first: int, count: int, *, seconds_ap
 
 def test_errors_that_have_grown_raise_an_alarm_of_which_a_new_champion_is_free() -> None:
     predictor = _warm()
-    predictor.use(small_model(), kind="quantile_forest")
+    predictor.use(small_model())
     _erring_from(predictor, 7_000, 320, seconds_apart=3_600.0)
     assert predictor.status().drifting[Unit.SERVICE_S]
     assert predictor.status().drift_alarms == {Unit.SERVICE_S: 1, Unit.ITERATIONS: 0}
-    predictor.use(small_model(), kind="xgboost")
+    predictor.use(small_model())
     assert predictor.status().drift_alarms[Unit.SERVICE_S] == 1
     assert not predictor.status().drifting[Unit.SERVICE_S], "a new champion is not blamed for the old one's errors"
 
@@ -268,7 +251,7 @@ def test_models_are_swapped_while_jobs_are_predicted() -> None:
 
     def swap() -> None:
         while not stop.is_set():
-            predictor.use(small_model(), kind="xgboost")
+            predictor.use(small_model())
             predictor.use(None)
 
     thread = threading.Thread(target=swap)
