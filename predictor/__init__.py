@@ -2,8 +2,8 @@
 
 ``rows`` and ``recurrence`` define past jobs and which of them are runs of the same program. ``history``, ``declarations`` and
 ``throughput_table`` store what is learnt; ``features``, ``survival`` and ``dataset`` turn it into causal examples. ``baselines``,
-``forest`` and ``boosting`` predict; ``intervals`` makes distributions and calibrates them, ``tracking`` keeps their coverage.
-``candidate_scores``, ``mix`` and ``trust`` choose the serving model. ``evaluation``, ``prequential``, ``backtest``, ``training``
-measure and judge; ``artifacts`` and ``registry`` keep models. ``serving`` is the live predictor: ``fallback`` predicts from
-history alone, ``selection`` picks the answer, ``pending`` keeps it until the job ends, ``reported_totals`` revises it before.
+``experts``, ``forest`` and ``boosting`` predict; ``aggregation`` combines them, ``conformal`` calibrates, ``intervals`` defines
+distributions. ``evaluation``, ``prequential``, ``training`` measure and judge; ``artifacts`` and ``registry`` keep models.
+``serving`` is the live predictor: ``head_state`` is what it has learnt of its experts, ``fallback`` the past in words, ``pending``
+keeps a prediction until the job ends, ``reported_totals`` revises it before.
 """
