@@ -123,13 +123,9 @@ SCORES = {"jobs": 40, "pinball_log": 0.2, "within_2x": 0.8, "coverage_80": 0.79}
 METRICS = {
     "iterations": {
         "rows": 400,
-        "champion": "xgboost",
-        "verdicts": [
-            {"kind": "xgboost", "passed": True, "reasons": []},
-            {"kind": "forest", "passed": False, "reasons": ["too wide"]},
-        ],
+        "verdict": {"passed": True, "best_baseline": "last", "reasons": []},
         "models": {
-            "xgboost": SCORES,
+            "aggregation": SCORES,
             "forest": SCORES | {"pinball_log": 0.3},
             "last": SCORES | {"pinball_log": 0.25},
             "median": SCORES | {"pinball_log": 0.4},
@@ -146,12 +142,8 @@ def test_each_model_is_compared_with_the_best_rule(admin: Client, world: World) 
     ]
     add_rows(world, MODELS, rows)
     (found,) = compared(admin.get("/v1/models").json()["items"])
-    assert (found["model"]["id"], found["kind"], found["baseline"], found["passed"]) == (
-        "m-old",
-        "xgboost",
-        "last",
-        True,
-    )
+    assert (found["model"]["id"], found["baseline"], found["passed"]) == ("m-old", "last", True)
+    assert found["scores"] == SCORES
     text = page(admin, "/predictions")
     assert "last: 0.250" in text
     assert 'id="compared-2"' not in text

@@ -141,8 +141,9 @@ def test_models_are_listed_and_shown(cli: CliWorld) -> None:
 
 def test_who_predicts_is_shown_bucket_by_bucket(cli: CliWorld) -> None:
     lines = cli.run("model", "serving").stdout.splitlines()
-    assert lines[0].split()[:5] == ["UNIT", "PAST_RUNS", "TRUST", "DISTRIBUTION", "POINT"]
-    assert lines[1].split() == ["iterations", "0", "model", *(["recurrence_median20"] * 2), "0", "-", "-"]
+    assert lines[0].split() == ["UNIT", "PAST_RUNS", "JOBS", "COVERAGE_80", "WEIGHTS"]
+    assert lines[1].split()[:4] == ["iterations", "0", "0", "-"]
+    assert lines[1].split()[4:8] == ["recurrence_median20", "30%,", "first_runs", "30%"]
     assert len(lines) == 1 + 2 * 4
     assert cli.run("model", "serving", "--quiet").stdout.split()[-1] == "service_s/20+"
     document = json.loads(cli.run("model", "serving", "--json").stdout)

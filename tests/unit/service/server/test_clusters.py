@@ -308,7 +308,14 @@ def test_a_url_that_other_servers_cannot_reach_is_named(
 
 
 @pytest.mark.parametrize(("uneven", "gangs"), [(False, Gangs.EQUAL_SHARES), (True, Gangs.ANY)])
-def test_settings_tell_what_can_be_started_as_the_executor_does(tmp_path: Path, uneven: bool, gangs: Gangs) -> None:
+def test_settings_tell_what_can_be_started_as_the_executor_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uneven: bool, gangs: Gangs
+) -> None:
+    # A driver looks for Slurm's commands, which are not called here.
+    for command in ("sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun", "sacct"):
+        (tmp_path / command).write_text("#!/bin/sh\n")
+        (tmp_path / command).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     settings = settings_of(tmp_path, slurm_uneven_gangs=uneven)
     assert settings.gangs is gangs_of(slurm_driver(settings, "x").abilities) is gangs
     assert load_settings({"data_dir": tmp_path}).gangs is Gangs.ANY
