@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from predictor.aggregation import AGGREGATION
 from service.cli.fail import EXIT_USAGE
 from service.cli.history import add_history
 from service.cli.job_tables import interval
@@ -243,10 +244,10 @@ def _what_changed(first: ModelDocument, second: ModelDocument) -> str:
 
 
 def _served_metrics(model: ModelDocument, unit: str) -> dict[str, float] | None:
-    """The measures of a unit's champion, or of past runs if no model passed the gate."""
+    """The measures of a unit's aggregation, which is what jobs are served."""
     head = model["metrics"].get(unit)
     # The metrics also hold the replay that decided on the promotion; it has no models.
     if head is None or "models" not in head:
         return None
-    found: dict[str, float] = head["models"][head["champion"] or "recurrence_median20"]
+    found: dict[str, float] = head["models"][AGGREGATION]
     return found
