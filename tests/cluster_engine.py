@@ -26,6 +26,7 @@ from service.executors.cluster.driver import (
     EngineJobState,
     EngineNode,
     EngineRefused,
+    EngineUnavailable,
     NodeLaunch,
     NodeState,
 )
@@ -139,8 +140,10 @@ class ProcessEngine:
     # What drivers call.
 
     def submit(self, launch: NodeLaunch) -> str:
-        """Queue a submission."""
+        """Queue a submission. Once closed, none starts: nobody would end its programs."""
         with self._lock:
+            if self._closed.is_set():
+                raise EngineUnavailable("the engine is closed")
             job = _Job(str(next(self._numbers)), launch)
             self._jobs[job.id] = job
             self._schedule()

@@ -20,7 +20,7 @@ def test_what_a_prediction_costs(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("calibration: ")
     assert lines[1].startswith("500 ended jobs in the database; warmed in ")
-    assert lines[2].split()[1:5] == ["models", "trained", "on", "250;"]
+    assert lines[2].split()[1:5] == ["models", "trained", "on", "250"]
     rows = [line.split() for line in lines[4:]]
     assert [row[:2] for row in rows] == [["alone", "1"], ["batch", "20"], ["explained", "1"]]
     assert all(0.0 < float(row[2]) <= float(row[3]) for row in rows)
