@@ -5,7 +5,7 @@ as they happen, the other by replaying rows, so a feature means the same in both
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Final
@@ -17,11 +17,15 @@ from predictor.baselines import BASE, base_point, baseline_points
 from predictor.declarations import Declarations
 from predictor.experts import empirical
 from predictor.history import HistoryStore, OpenJobs, Quantiles
-from predictor.recurrence import bucket_of, keys_of
+from predictor.recurrence import Level, bucket_of, keys_of
 from predictor.rows import EndedRow, Submission
 
 UNITS: Final = (Unit.ITERATIONS, Unit.SERVICE_S)
 """The two heads: iterations, and service seconds for programs that report none."""
+TELLING_RUNS: Final = frozenset({1, 2, 3, 5, 8, 12, 20})
+"""Ended runs of a program with which its open jobs are predicted again: an estimate rests on the newest 20 runs. So a job is
+predicted at most seven times more.
+"""
 _SUCCEEDED: Final = frozenset({"", "succeeded"})
 
 
@@ -66,15 +70,22 @@ class Knowledge:
         """The job is open from now on. Idempotent."""
         self.open_jobs.add(submission.job, submission.submitted_at_s, features.open_keys(submission))
 
-    def end(self, row: EndedRow) -> None:
-        """The job has ended: the only way in which history changes."""
+    def end(self, row: EndedRow) -> list[int]:
+        """The job has ended: the only way in which history changes. Returns the open jobs to predict again: runs of the same
+        program, while it has few.
+        """
         self.open_jobs.remove(row.submission.job)
         self.declarations.ended(row)
         keys = keys_of(row.submission)
-        for unit, history in self.history.items():
-            label = row.label(unit)
+        labels = {unit: row.label(unit) for unit in self.history}
+        for unit, label in labels.items():
             if label is not None:
-                history.add(keys, math.log(label), row.ended_at_s, row.final_state not in _SUCCEEDED)
+                self.history[unit].add(keys, math.log(label), row.ended_at_s, row.final_state not in _SUCCEEDED)
+        recurrence = keys[Level.RECURRENCE]
+        group = self.history[Unit.SERVICE_S].group(Level.RECURRENCE, recurrence)
+        if labels[Unit.SERVICE_S] is None or group is None or group.count not in TELLING_RUNS:
+            return []
+        return self.open_jobs.members((Level.RECURRENCE, recurrence))
 
     def example(self, submission: Submission, unit: Unit) -> Example:
         """What is known of a job in one unit, now. Reads only."""
@@ -89,12 +100,15 @@ class Knowledge:
         return Example(submission, vector.values, vector.runs, points, empirical(history, keys))
 
 
-def replay(rows: Iterable[EndedRow], knowledge: Knowledge) -> Iterator[tuple[EndedRow, dict[Unit, Example]]]:
+def replay(
+    rows: Iterable[EndedRow], knowledge: Knowledge, before_end: Callable[[EndedRow], None] = lambda row: None
+) -> Iterator[tuple[EndedRow, dict[Unit, Example]]]:
     """Stream ended jobs (sorted by submission) through ``knowledge`` and yield each one's labelled examples.
 
     At every submission exactly the jobs with end <= submission are known. Memory: the jobs open at one time, not the rows.
-    The last ends are applied too, so afterwards ``knowledge`` is that of a service that saw these jobs. Raises ValueError for
-    rows out of order: their features would depend on the future.
+    The last ends are applied too, so afterwards ``knowledge`` is that of a service that saw these jobs. ``before_end`` is called
+    with each job just before its end is known. Raises ValueError for rows out of order: their features would depend on the
+    future.
     """
     ends: list[tuple[float, int, EndedRow]] = []
     newest_s = -math.inf
@@ -104,7 +118,7 @@ def replay(rows: Iterable[EndedRow], knowledge: Knowledge) -> Iterator[tuple[End
             raise ValueError(f"job {submission.job}: rows must be sorted by submission")
         newest_s = submission.submitted_at_s
         while ends and ends[0][0] <= submission.submitted_at_s:
-            knowledge.end(heappop(ends)[2])
+            _end(heappop(ends)[2], knowledge, before_end)
         examples: dict[Unit, Example] = {}
         for unit in UNITS:
             label = row.label(unit)
@@ -119,4 +133,9 @@ def replay(rows: Iterable[EndedRow], knowledge: Knowledge) -> Iterator[tuple[End
         heappush(ends, (row.ended_at_s, submission.job, row))
         yield row, examples
     while ends:
-        knowledge.end(heappop(ends)[2])
+        _end(heappop(ends)[2], knowledge, before_end)
+
+
+def _end(row: EndedRow, knowledge: Knowledge, before_end: Callable[[EndedRow], None]) -> None:
+    before_end(row)
+    knowledge.end(row)

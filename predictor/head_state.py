@@ -10,7 +10,7 @@ from predictor.aggregation import LEARNT, Aggregation, Bursts
 from predictor.conformal import SpreadCalibration
 from predictor.drift import DriftMonitor
 from predictor.experts import BASIC
-from predictor.intervals import Array, RollingSum
+from predictor.intervals import LEVELS, Array, RollingSum, at_levels
 from predictor.pending import PendingPrediction
 from predictor.recurrence import BUCKETS
 from predictor.training import TrainedHead
@@ -57,14 +57,15 @@ class HeadState:
 
     def score(
         self, bucket: int, label: float, pending: PendingPrediction, at_s: float, group: Hashable, submitted_at_s: float
-    ) -> None:
-        """Learn from the prediction of a job that ended at ``at_s``. ``group`` is shared by jobs with correlated errors.
+    ) -> float | None:
+        """Learn from the prediction of a job that ended at ``at_s``. ``group`` is shared by jobs with correlated errors. Returns
+        how much it counted.
 
-        A prediction under another model teaches nothing: it had other experts.
+        A prediction under another model teaches nothing: it had other experts. Then the answer is None.
         """
         combined = pending.combined
         if not pending.current or combined is None:
-            return
+            return None
         if pending.served_log is not None:
             stood = self.drift.alarm
             self.drift.observe(label - pending.served_log, at_s, group)
@@ -72,6 +73,18 @@ class HeadState:
         share = self.bursts.share(group, submitted_at_s)
         self.aggregation.observe(bucket, label, pending.learnt(self.aggregation.experts), combined, share)
         self.inside[bucket].push(self.calibration.observe(bucket, label, combined, share))
+        return share
+
+    def score_late(self, bucket: int, label: float, basic: Array, share: float) -> None:
+        """Learn from what the experts without a model (experts, 25) say of a job when it ends. Models are not asked again: they
+        sleep, and keep their weight relative to what is served.
+        """
+        asleep = np.full((len(self.aggregation.experts) - len(BASIC), len(LEVELS)), np.nan)
+        experts = np.concatenate([basic, asleep])
+        [combined] = self.aggregation.combine(bucket, experts[None])
+        at = at_levels(np.array([*experts, combined]), LEARNT)
+        self.aggregation.observe(bucket, label, at[:-1], at[-1], share)
+        self.calibration.observe(bucket, label, at[-1], share)
 
     def leading(self, bucket: int, awake: Array, count: int) -> list[tuple[str, float]]:
         """The experts with the most weight in the median of a job, of those ``awake`` (experts), with their shares."""

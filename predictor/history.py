@@ -230,12 +230,20 @@ class OpenJobs:
             if not members:
                 del self._groups[key]
 
+    def members(self, key: Hashable) -> list[int]:
+        """The open jobs of the group, earliest submitted first."""
+        return [job for _, job in self._groups.get(key, ())]
+
     def before(self, key: Hashable, submitted_at_s: float, job: int) -> tuple[int, float]:
         """How many open jobs of the group were submitted earlier, and the age in seconds of the oldest (0.0: none)."""
         if key not in self._groups:
             return 0, 0.0
         members, first, end = self._earlier(key, submitted_at_s, job)
-        return (end - first, submitted_at_s - members[first][0]) if end > first else (0, 0.0)
+        others = end - first - self._counts(key, submitted_at_s, job)
+        if others <= 0:
+            return 0, 0.0
+        oldest = members[first] if members[first][1] != job else members[first + 1]
+        return others, submitted_at_s - oldest[0]
 
     def ages_s(self, key: Hashable, submitted_at_s: float, job: int, limit: int) -> tuple[float, ...]:
         """Seconds since the newest ``limit`` of those jobs were submitted, ascending."""
@@ -243,7 +251,12 @@ class OpenJobs:
             return ()
         members, first, end = self._earlier(key, submitted_at_s, job)
         newest = members[max(first, end - limit) : end]
-        return tuple(submitted_at_s - each_s for each_s, _ in reversed(newest))
+        return tuple(submitted_at_s - each_s for each_s, number in reversed(newest) if number != job)
+
+    def _counts(self, key: Hashable, submitted_at_s: float, job: int) -> bool:
+        """Whether the job itself is among the group's earlier ones: it is asked about again, as if it were submitted now."""
+        own = self._members.get(job)
+        return own is not None and submitted_at_s - OPEN_MAX_AGE_S <= own[0] < submitted_at_s and key in own[1]
 
     def _earlier(self, key: Hashable, submitted_at_s: float, job: int) -> tuple[list[tuple[float, int]], int, int]:
         """The group's jobs, and the range of those that were submitted before the job and are not too old."""

@@ -11,8 +11,9 @@ from policies.model.estimate import Estimate, Prediction, ShadowPrediction, Unit
 from predictor.aggregation import AGGREGATION, FROM_LEARNT, LEARNT
 from predictor.baselines import baseline_points
 from predictor.dataset import Knowledge
-from predictor.experts import BASIC
+from predictor.experts import BASIC, empirical
 from predictor.fallback import DECLARED_WORDS, in_units
+from predictor.history import Quantiles
 from predictor.intervals import Array, at_levels, estimate_points
 from predictor.recurrence import Level, bucket_of, keys_of
 from predictor.rows import Submission
@@ -94,6 +95,28 @@ def baselines_of(knowledge: Knowledge, submission: Submission, unit: Unit) -> tu
     declared = submission.declared_iterations if unit is Unit.ITERATIONS else None
     group = history.group(Level.RECURRENCE_GPUS, keys[Level.RECURRENCE_GPUS])
     return bucket_of(group.count if group is not None else 0), baseline_points(history, keys, declared)
+
+
+class LateView(NamedTuple):
+    """A job as the experts without a model see it when it ends: history bucket, the baselines' log points, distributions of the
+    past.
+    """
+
+    bucket: int
+    baselines: tuple[float, ...]
+    empirical: tuple[Quantiles | None, ...]
+
+
+def late_views(knowledge: Knowledge, submission: Submission, first: Baselines) -> dict[Unit, LateView]:
+    """How a job that ends is seen now, in each unit in which so many runs of its program have ended since its submission that it
+    is in another history bucket.
+    """
+    found: dict[Unit, LateView] = {}
+    for unit, (bucket, _) in first.items():
+        late, points = baselines_of(knowledge, submission, unit)
+        if late != bucket:
+            found[unit] = LateView(late, points, empirical(knowledge.history[unit], keys_of(submission)))
+    return found
 
 
 def log_point(estimate: Estimate) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Reported
+from policies.model.ids import JobId
 from predictor.errors import TrainingError
 from predictor.prequential import ROWS_MAX
 from predictor.rows import EndedRow, ended_row, newest_by_submission
@@ -46,16 +47,17 @@ class RetrainingPredictor:
         """See :meth:`LivePredictor.revise`."""
         return self.live.revise(now_s, reported)
 
-    def ended(self, label: EndedJob) -> None:
+    def ended(self, label: EndedJob) -> Sequence[JobId]:
         """Learn from the job, and train again when enough have ended."""
-        self.live.ended(label)
+        outdated = self.live.ended(label)
         if label.service_s <= 0.0:
-            return
+            return outdated
         self._rows.append(ended_row(label))
         self._ended += 1
         if self._ended >= self._next:
             self._next = int(self._ended * self._growth) + 1
             self._retrain()
+        return outdated
 
     def _retrain(self) -> None:
         self._rows = newest_by_submission(self._rows, ROWS_MAX)

@@ -38,10 +38,12 @@ from predictor.locality import SlowdownLearner
 from predictor.pending import (
     UNDECLARED,
     Baselines,
+    LateView,
     PendingPrediction,
     aggregation_name,
     baselines_of,
     basic_name,
+    late_views,
     mark_current,
     shadows,
 )
@@ -166,11 +168,12 @@ class LivePredictor:
         waiting = [request_submission(request) for request in open_jobs]
         first = dict(predictions)
         with self._lock:
-            baselines = self._replay(rows, waiting)
+            baselines, late = self._replay(rows, waiting)
             pending = self._restore(first, baselines)
             for row in sorted(rows, key=lambda row: (row.ended_at_s, row.submission.job)):
                 job = JobId(row.submission.job)
-                self._score(row, pending.get(job) or PendingPrediction(baselines.get(job, {}), Unit.SERVICE_S))
+                scored = pending.get(job) or PendingPrediction(baselines.get(job, {}), Unit.SERVICE_S)
+                self._score(row, scored, late.get(job, {}))
                 self._throughput.observe_row(row)
                 self._walltimes.observe(row)
             for label in sorted(measured, key=lambda label: (label.ended_at_s, label.job)):
@@ -180,19 +183,30 @@ class LivePredictor:
                 if JobId(submission.job) in pending:
                     self._pending[JobId(submission.job)] = pending[JobId(submission.job)]
 
-    def _replay(self, rows: Sequence[EndedRow], waiting: Sequence[Submission]) -> dict[JobId, Baselines]:
-        """Learn the rows; returns the baselines of each job and of those that wait, as they were at its submission."""
+    def _replay(
+        self, rows: Sequence[EndedRow], waiting: Sequence[Submission]
+    ) -> tuple[dict[JobId, Baselines], dict[JobId, dict[Unit, LateView]]]:
+        """Learn the rows; returns the baselines of each job and of those that wait, as they were at its submission, and how each
+        job was seen at its end.
+        """
         # An unfinished job is replayed as one that never ran: nothing is learnt from it.
         unfinished = [EndedRow(submission, math.inf, None, 0.0) for submission in waiting]
         stream = sorted((*rows, *unfinished), key=lambda row: (row.submission.submitted_at_s, row.submission.job))
         found: dict[JobId, Baselines] = {}
-        for row, examples in replay(stream, self._knowledge):
+        late: dict[JobId, dict[Unit, LateView]] = {}
+
+        def before_end(row: EndedRow) -> None:
+            job = JobId(row.submission.job)
+            if views := late_views(self._knowledge, row.submission, found[job]):
+                late[job] = views
+
+        for row, examples in replay(stream, self._knowledge, before_end):
             job = JobId(row.submission.job)
             if math.isinf(row.ended_at_s):
                 found[job] = {unit: baselines_of(self._knowledge, row.submission, unit) for unit in UNITS}
             else:
                 found[job] = {unit: (example.bucket, example.baselines) for unit, example in examples.items()}
-        return found
+        return found, late
 
     def _restore(
         self, predictions: Mapping[JobId, Prediction], baselines: Mapping[JobId, Baselines]
@@ -232,22 +246,25 @@ class LivePredictor:
                 if row.submission.job not in known:
                     self._learn(row)
 
-    def ended(self, label: EndedJob) -> None:
-        """A job ended: score its prediction, then learn from it. Nothing is learnt from a job that never ran."""
+    def ended(self, label: EndedJob) -> Sequence[JobId]:
+        """A job ended: score its prediction, then learn from it. Nothing is learnt from a job that never ran. Returns the open
+        jobs that :meth:`predict` would now answer with more experience (:data:`predictor.dataset.TELLING_RUNS`).
+        """
         row = ended_row(label)
         with self._lock:
             if self._ended_meanwhile is not None:
                 self._ended_meanwhile.append(row)
             pending = self._pending.pop(label.job, None)
             if pending is not None:
-                self._score(row, pending)
-            self._learn(row)
+                self._score(row, pending, late_views(self._knowledge, row.submission, pending.baselines))
+            outdated = self._learn(row)
             self._learn_speed(label)
+            return [JobId(job) for job in outdated]
 
-    def _learn(self, row: EndedRow) -> None:
-        self._knowledge.end(row)
+    def _learn(self, row: EndedRow) -> list[int]:
         self._throughput.observe_row(row)
         self._walltimes.observe(row)
+        return self._knowledge.end(row)
 
     def _learn_speed(self, label: EndedJob) -> None:
         if self._slowdowns is not None:
@@ -255,8 +272,10 @@ class LivePredictor:
         if self._speeds is not None:
             self._speeds.observe(label)
 
-    def _score(self, row: EndedRow, pending: PendingPrediction) -> None:
-        """Learn from a prediction whose job has ended. Used live and at the start, so that a restart changes nothing."""
+    def _score(self, row: EndedRow, pending: PendingPrediction, late: Mapping[Unit, LateView]) -> None:
+        """Learn from a prediction whose job has ended, and, for those that are made again while jobs wait or run, from how the
+        job is seen now (``late``). Used live and at the start, so that a restart changes nothing.
+        """
         submission = row.submission
         for unit in UNITS:
             total = row.label(unit)
@@ -266,7 +285,14 @@ class LivePredictor:
             self._scores[unit].observe(bucket, baselines, label)
             if unit is pending.unit:
                 group = error_group(*submission.recurrence)
-                self._heads[unit].score(bucket, label, pending, row.ended_at_s, group, submission.submitted_at_s)
+                share = self._heads[unit].score(
+                    bucket, label, pending, row.ended_at_s, group, submission.submitted_at_s
+                )
+                if unit in late and share is not None:
+                    experts = self._scores[unit].basic(*late[unit])
+                    self._heads[unit].score_late(late[unit].bucket, label, experts, share)
+            if unit in late:
+                self._scores[unit].observe(late[unit].bucket, late[unit].baselines, label)
 
     # Models
 
@@ -300,7 +326,7 @@ class LivePredictor:
         with self._lock:
             serving = _Serving(self._champion, self._all_served())
             first = self._first_alike(requests)
-            queries = self._prepare(requests, first)
+            queries = self._prepare(now_s, requests, first)
         prepared = [query for query in queries if query is not None]
         _run_models(serving.models, prepared)
         with self._lock:
@@ -373,7 +399,9 @@ class LivePredictor:
             if len(self._pending) > PENDING_MAX:
                 self._pending.popitem(last=False)
 
-    def _prepare(self, requests: Sequence[PredictionRequest], first: Sequence[int]) -> list[_Query | None]:
+    def _prepare(
+        self, now_s: float, requests: Sequence[PredictionRequest], first: Sequence[int]
+    ) -> list[_Query | None]:
         """The queries of the requests at the positions in ``first``, in their order."""
         queries: list[_Query | None] = []
         submissions = [request_submission(request) for request in requests]
@@ -383,11 +411,20 @@ class LivePredictor:
         for position in sorted(set(first)):
             request, submission = requests[position], submissions[position]
             try:
-                queries.append(self._query(request, submission))
+                queries.append(self._query(request, self._as_of(now_s, submission)))
             except Exception:
                 _log.exception("job %s could not be predicted; it is ranked by attained service", request.job)
                 queries.append(None)
         return queries
+
+    def _as_of(self, now_s: float, submission: Submission) -> Submission:
+        """A job that is predicted again counts as submitted now. Otherwise it would not see that others of its program, which
+        came with it, are still running, and the short ones that have ended would stand for all.
+        """
+        pending = self._pending.get(JobId(submission.job))
+        if pending is None or pending.served_log is None or not now_s > submission.submitted_at_s:
+            return submission
+        return replace(submission, submitted_at_s=now_s)
 
     def _query(self, request: PredictionRequest, submission: Submission) -> _Query:
         speed = self._throughput.lookup(submission.recurrence, submission.gpus, submission.gpu_type)

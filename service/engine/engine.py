@@ -13,7 +13,8 @@ is read again. A failed transaction discards the world and loads it again.
 import heapq
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from math import inf
 from typing import Any, Generic, TypeVar
 
@@ -45,7 +46,7 @@ from service.engine.ports import (
 )
 from service.engine.record import JobRecord
 from service.engine.refusals import Refusals
-from service.engine.reported_totals import revise_estimates
+from service.engine.reported_totals import may_refresh, replace_estimate, revise_estimates
 from service.engine.reports import apply_report, attained_walltime, fence
 from service.engine.requests import (
     admit,
@@ -60,6 +61,9 @@ from service.engine.server_reservations import next_boundary_s, settle_server_re
 from service.engine.world import Costs, World, world_of
 
 State = TypeVar("State", bound=PolicyState)
+
+REFRESHED_PER_CYCLE_MAX = 1_000
+"""Jobs whose estimates are made again in one cycle: the first end of an array of 10,000 must not delay a decision by seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,7 @@ class Engine(Generic[State]):
         self._backlog = False
         self._stale = False
         self._refusals = Refusals()
+        self._outdated: dict[JobId, None] = {}
         self.recover()
 
     @property
@@ -240,6 +245,7 @@ class Engine(Generic[State]):
             except Exception:
                 # As in _predict: the jobs keep their estimates.
                 self.counters["prediction_failures"] += 1
+        self._refresh_estimates(cycle)
         self._fire_timers(cycle)
         if self._failed_dependents:
             for job_id, failed in self._failed_dependents:
@@ -247,7 +253,7 @@ class Engine(Generic[State]):
                     cancel_dependent(cycle, job, failed)
             self._failed_dependents = []
         requests = self._ports.store.pending_requests(self.settings.facts_per_cycle_max)
-        self._backlog = len(requests) >= self.settings.facts_per_cycle_max
+        self._backlog = bool(self._outdated) or len(requests) >= self.settings.facts_per_cycle_max
         if requests:
             submitted = [request for request in requests if request.kind is RequestKind.SUBMITTED]
             if submitted:
@@ -307,6 +313,17 @@ class Engine(Generic[State]):
             # A broken model must not stop the cluster. Without an estimate a job is ranked by attained service.
             self.counters["prediction_failures"] += 1
             return [None] * len(requests)
+
+    def _refresh_estimates(self, cycle: Cycle) -> None:
+        """Ask again for the predictions of unfinished jobs of which more is known since the last cycle."""
+        outdated = list(islice(self._outdated, REFRESHED_PER_CYCLE_MAX))
+        for job_id in outdated:
+            del self._outdated[job_id]
+        jobs = [job for job_id in outdated if (job := self._world.jobs.get(job_id)) is not None and may_refresh(job)]
+        for job, prediction in zip(jobs, self._predict(cycle.now_s, jobs), strict=True):
+            if prediction is not None and prediction.estimate != job.estimate:
+                # Nobody reads what other models would have said in between: only first predictions are scored.
+                replace_estimate(cycle, job, replace(prediction, shadows=()))
 
     def _set_timer(self, at_s: float, job: JobId) -> None:
         heapq.heappush(self._timers, (at_s, job))
@@ -440,7 +457,7 @@ class Engine(Generic[State]):
 
     def _learn(self, label: EndedJob) -> None:
         try:
-            self._ports.predictor.ended(label)
+            self._outdated |= dict.fromkeys(self._ports.predictor.ended(label))
         except Exception:
             # As in _predict: a failure to learn must not stop the loop. The end itself is committed.
             self.counters["prediction_failures"] += 1

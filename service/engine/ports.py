@@ -34,8 +34,10 @@ class Predictor(Protocol):
         calls no model.
         """
 
-    def ended(self, label: EndedJob) -> None:
-        """Learn from an ended job. Called after the commit of its end."""
+    def ended(self, label: EndedJob) -> Sequence[JobId]:
+        """Learn from an ended job. Called after the commit of its end. Returns the unfinished jobs of which more is known now:
+        the next cycle asks for their predictions again.
+        """
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ fills in the true one there.
 """
 
 from policies.model.decision import ChangeKind
-from policies.model.estimate import PredictionRequest, Reported
+from policies.model.estimate import Prediction, PredictionRequest, Reported
 from service.engine.cycle import Cycle
 from service.engine.ports import Predictor
 from service.engine.record import JobRecord
@@ -33,11 +33,20 @@ def revise_estimates(cycle: Cycle, predictor: Predictor) -> None:
     answers = predictor.revise(cycle.now_s, list(reported.values()))
     for job_id, answer in zip(reported, answers, strict=True):
         if answer is not None:
-            job = cycle.world.jobs[job_id]
-            job.estimate = answer.estimate
-            cycle.world.time_again(job)
-            cycle.touch(job).prediction = answer
-            cycle.change(ChangeKind.ESTIMATED, job)
+            replace_estimate(cycle, cycle.world.jobs[job_id], answer)
+
+
+def replace_estimate(cycle: Cycle, job: JobRecord, prediction: Prediction) -> None:
+    """Rank the job by another prediction from now on."""
+    job.estimate = prediction.estimate
+    cycle.world.time_again(job)
+    cycle.touch(job).prediction = prediction
+    cycle.change(ChangeKind.ESTIMATED, job)
+
+
+def may_refresh(job: JobRecord) -> bool:
+    """Whether the job's estimate rests on the past alone. What a running program reported of itself says more."""
+    return job.estimate is not None and not job.finished and job.reported_iterations is None
 
 
 def _reported(cycle: Cycle, job: JobRecord) -> Reported:

@@ -12,6 +12,7 @@ from functools import partial
 from sqlalchemy.exc import DBAPIError
 
 from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Reported
+from policies.model.ids import JobId
 from predictor.serving import LivePredictor
 from service.db.history import HISTORY_ROWS_MAX, ended_jobs, last_label
 from service.db.prediction_log import first_predictions
@@ -117,13 +118,13 @@ class WarmingPredictor:
         """The inner one's answers; none before it is warm."""
         return self._inner.revise(now_s, reported) if self._warm else [None] * len(reported)
 
-    def ended(self, label: EndedJob) -> None:
+    def ended(self, label: EndedJob) -> Sequence[JobId]:
         """Pass the label on, or keep it until the predictor is warm."""
         with self._lock:
             if not self._warm:
                 self._kept.append(label)
-                return
-        self._inner.ended(label)
+                return ()
+        return self._inner.ended(label)
 
     def _more_kept(self) -> bool:
         """Pass on the kept labels. If there are none, the predictor is warm. Returns whether there were some."""

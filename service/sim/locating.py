@@ -38,11 +38,11 @@ class LocatingPredictor:
             return answers
         return [self._learner.revise(each, answer) for each, answer in zip(reported, answers, strict=True)]
 
-    def ended(self, label: EndedJob) -> None:
+    def ended(self, label: EndedJob) -> Sequence[JobId]:
         """Both learn."""
-        self._inner.ended(label)
         if self._learner is not None:
             self._learner.observe(label)
+        return self._inner.ended(label)
 
     def _known(self, request: PredictionRequest) -> Slowdown | None:
         if request.spec.stage_graph is not None or request.spec.gpus == 1:

@@ -30,8 +30,9 @@ class NoPredictor:
         """Reported totals change nothing."""
         return [None] * len(reported)
 
-    def ended(self, label: EndedJob) -> None:
+    def ended(self, label: EndedJob) -> Sequence[JobId]:
         """Nothing is learnt."""
+        return ()
 
 
 class TruthPredictor(NoPredictor):
@@ -96,9 +97,9 @@ class ListenedPredictor:
         """Passed on."""
         return self._inner.revise(now_s, reported)
 
-    def ended(self, label: EndedJob) -> None:
+    def ended(self, label: EndedJob) -> Sequence[JobId]:
         """Passed on."""
-        self._inner.ended(label)
+        return self._inner.ended(label)
 
 
 def make_predictor(

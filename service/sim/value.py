@@ -214,7 +214,8 @@ def tell(jobs: SimJobs, cluster: Cluster, policy: Policy[Any], options: Simulati
     said: dict[JobId, Said] = {}
 
     def listen(job: JobId, prediction: Prediction) -> None:
-        said[job] = said_of(prediction)
+        # Later ones of the job are better informed, and not what was said of it.
+        said.setdefault(job, said_of(prediction))
 
     simulation = run_jobs(jobs, cluster, policy, "trained", options, on_prediction=listen)
     return Told(jobs, said), simulation

@@ -7,6 +7,7 @@ import pytest
 from policies.lifecycle import JobState
 from policies.model.decision import Change, ChangeKind
 from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Reported, Unit
+from policies.model.ids import JobId
 from predictor.serving import LivePredictor
 from service.db.history import ended_jobs
 from service.db.prediction_log import first_predictions
@@ -17,7 +18,8 @@ from tests.scenarios.dsl import Story, cluster, policy
 from tests.unit.predictor.predictor_history import ended
 
 
-def _progress(story: Story, name: str, iteration: float, total: float | None) -> Story:
+def progress(story: Story, name: str, iteration: float, total: float | None) -> Story:
+    """The job reports how far it is, and its total."""
     at_s = story.clock.now_s()
     return story.says(
         Report(ReportKind.PROGRESS, at_s, story.attempt(name), iteration=iteration, total_iterations=total)
@@ -38,7 +40,7 @@ def test_a_job_that_names_a_larger_total_makes_way(story: Story) -> None:
     story.told.revised[story.ids["long"]] = (5_000.0,)
     told: list[Change] = []
     story.log.cycle = lambda batch: told.extend(batch.changes)  # type: ignore[method-assign]
-    _progress(story, "long", 50.0, 5_000.0).until(62)
+    progress(story, "long", 50.0, 5_000.0).until(62)
     assert story.record("long").estimate == Estimate((5_000.0,), Unit.SERVICE_S, "told", seconds_per_unit=1.0)
     assert Change(ChangeKind.ESTIMATED, story.ids["long"]) in told
     story.until(70)
@@ -50,14 +52,14 @@ def test_a_job_that_names_a_larger_total_makes_way(story: Story) -> None:
 def test_what_it_named_is_kept_over_a_restart(story: Story) -> None:
     story.job("a", runs_s=5_000, predicted=100.0).until(50)
     story.told.revised[story.ids["a"]] = (900.0, 1_100.0)
-    _progress(story, "a", 50.0, 1_000.0).until(51)
-    _progress(story, "a", 60.0, 3_000.0).until(60)
+    progress(story, "a", 50.0, 1_000.0).until(51)
+    progress(story, "a", 60.0, 3_000.0).until(60)
     story.restart().until(61)
     record = story.record("a")
     assert record.estimate is not None
     assert record.estimate.points == (900.0, 1_100.0)
     assert record.reported_iterations == 1_000.0, "the least total that it has named"
-    _progress(story, "a", 70.0, 2_000.0).until(70)
+    progress(story, "a", 70.0, 2_000.0).until(70)
     story.to_the_end()
     assert [label.reported_iterations for label in story.told.learnt] == [1_000.0]
 
@@ -67,7 +69,7 @@ def test_a_predictor_that_breaks_over_a_report_breaks_nothing_else(
 ) -> None:
     story.job("a", runs_s=100, predicted=100.0).until(50)
     monkeypatch.setattr(story.told, "revise", lambda now_s, reported: 1 / 0)
-    _progress(story, "a", 50.0, 1_000.0).until(50)
+    progress(story, "a", 50.0, 1_000.0).until(50)
     assert story.engine.counters["prediction_failures"] == 1
     assert story.record("a").iterations == 50.0
     story.until(100).finishes("a")
@@ -77,9 +79,9 @@ def test_a_predictor_that_breaks_over_a_report_breaks_nothing_else(
 def test_no_total_no_question(story: Story, total: float | None) -> None:
     story.job("a", runs_s=100, predicted=100.0, declared_iterations=60).until(50)
     story.told.revised[story.ids["a"]] = (900.0,)
-    _progress(story, "a", 50.0, total).until(50)
+    progress(story, "a", 50.0, total).until(50)
     assert story.told.revised, "nothing was asked"
-    _progress(story, "a", 61.0, total).until(61)
+    progress(story, "a", 61.0, total).until(61)
     assert not story.told.revised, "it has outlived what it declared"
 
 
@@ -97,9 +99,9 @@ class _Learns:
     def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
         return self.live.revise(now_s, reported)
 
-    def ended(self, label: EndedJob) -> None:
+    def ended(self, label: EndedJob) -> Sequence[JobId]:
         self.learnt.append(label)
-        self.live.ended(label)
+        return self.live.ended(label)
 
 
 def test_the_live_predictor_weighs_what_a_job_names_and_the_tables_keep_both_answers(database: Database) -> None:
@@ -114,9 +116,9 @@ def test_the_live_predictor_weighs_what_a_job_names_and_the_tables_keep_both_ans
     before = story.record("resnet").estimate
     assert before is not None
     assert before.source.startswith("recurrence on other GPU counts: 29 past runs")
-    _progress(story, "resnet", 10.0, 1_000.0).until(40)
+    progress(story, "resnet", 10.0, 1_000.0).until(40)
     assert story.record("resnet").estimate == before, "its speed is not known yet"
-    _progress(story, "resnet", 20.0, 1_000.0).until(40)
+    progress(story, "resnet", 20.0, 1_000.0).until(40)
     after = story.record("resnet").estimate
     assert after is not None
     assert after.source == f"{before.source}; it reports 1,000 iterations in all, which weighs 50%"

@@ -77,6 +77,8 @@ class Told:
         self.spans: list[tuple[JobId, SpanSeconds]] = []
         self.learnt: list[EndedJob] = []
         self.revised: dict[JobId, tuple[float, ...]] = {}
+        self.outdated: list[JobId] = []
+        """The jobs that it wants to be asked about again once the next job has ended."""
 
     def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
         """What a scenario has put down for the job, once."""
@@ -102,8 +104,10 @@ class Told:
             answers.append(None if estimate is None else Prediction(estimate))
         return answers
 
-    def ended(self, label: EndedJob) -> None:
+    def ended(self, label: EndedJob) -> Sequence[JobId]:
         self.learnt.append(label)
+        outdated, self.outdated = self.outdated, []
+        return outdated
 
 
 class Wire:

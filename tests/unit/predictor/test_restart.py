@@ -1,7 +1,7 @@
 """A restart changes no answer: stored predictions are scored again, and weights and calibration are restored."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,10 +109,32 @@ def _store(database: Database, jobs: list[EndedJob], said: dict[JobId, Predictio
     return {number: job for job, number in known.items()}
 
 
+def _sweeps(count: int) -> list[EndedJob]:
+    """The same jobs, submitted by ten at once, each ten being of a program of their own: it is known only while they run."""
+    return [
+        replace(
+            job,
+            spec=replace(job.spec, name=f"sweep{number // 10}"),
+            submitted_at_s=jobs_of_ten[0].submitted_at_s,
+            ended_at_s=jobs_of_ten[0].submitted_at_s + job.service_s,
+        )
+        for number, (job, jobs_of_ten) in enumerate(_in_tens(_later(count)))
+    ]
+
+
+def _in_tens(jobs: list[EndedJob]) -> Iterator[tuple[EndedJob, list[EndedJob]]]:
+    for number, job in enumerate(jobs):
+        start = number // 10 * 10
+        yield job, jobs[start : start + 10]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("model_from", [0, 150])
-def test_answers_are_equal_before_and_after_a_restart(model_from: int, database: Database) -> None:
-    jobs = _later(420)
+@pytest.mark.parametrize("kind", [_later, _sweeps])
+def test_answers_are_equal_before_and_after_a_restart(
+    kind: Callable[[int], list[EndedJob]], model_from: int, database: Database
+) -> None:
+    jobs = kind(420)
     life = _lived(jobs, model_from)
     assert life.open, "some jobs are unfinished"
     weights = [bucket.weights for bucket in life.predictor.status().buckets[Unit.SERVICE_S]]

@@ -1,5 +1,6 @@
 """Serving with a model: weights, and the effect of swapping, drifting or failing models."""
 
+import math
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from policies.model.ids import JobId
 from policies.model.job import ArrayPlace
 from predictor import features, serving
 from predictor.aggregation import LEARNT
-from predictor.dataset import Knowledge, replay
+from predictor.dataset import TELLING_RUNS, Knowledge, replay
 from predictor.experts import BASIC
 from predictor.feature_schema import SCHEMA
 from predictor.forest import QuantileForest
@@ -304,6 +305,48 @@ def test_serving_builds_the_very_features_that_training_sees() -> None:
         live.ended(replace(label, job=later.job, service_s=0.0))
         if answer is not None:
             assert answer.features == trained[label.job]
+
+
+def _sweep(number: int, runs: int, seconds: float) -> list[EndedJob]:
+    """Runs of a new program that are submitted at once; the shorter ones end first."""
+    at_s, first = 1e5 * (number + 1), 1_000 * (number + 1)
+    of = {"name": f"sweep{number}", "user": f"user{number % 2}"}
+    return [
+        ended(first + run, None, submitted_at_s=at_s, service_s=seconds * (0.8 + 0.4 * run / runs), **of)
+        for run in range(runs)
+    ]
+
+
+def test_the_first_ends_of_a_new_program_tell_about_its_other_runs() -> None:
+    predictor = LivePredictor()
+    predictor.warm(recurring_history(60, reports=False))
+    factors: dict[str, list[float]] = {"first": [], "again": []}
+    for number in range(12):
+        runs = _sweep(number, 30, 300.0 * 7.0 ** (number % 3))
+        asked = [PredictionRequest(run.job, run.spec, run.submitted_at_s) for run in runs]
+        first = predictor.predict(runs[0].submitted_at_s, asked)[-1]
+        told = {count: predictor.ended(run) for count, run in enumerate(runs[:-1], 1)}
+        assert {count for count, jobs in told.items() if jobs} == set(TELLING_RUNS)
+        assert all(told[count] == [run.job for run in runs[count:]] for count in TELLING_RUNS)
+        again = predictor.predict(runs[-2].ended_at_s, asked[-1:])[0]
+        assert first is not None and again is not None
+        for name, answer in (("first", first), ("again", again)):
+            factors[name].append(abs(math.log(answer.estimate.median / runs[-1].service_s)))
+        predictor.ended(runs[-1])
+    assert np.mean(factors["first"][6:]) > math.log(2.0), "nothing told new programs apart"
+    assert np.mean(factors["again"][6:]) < math.log(1.4)
+
+
+def test_nobody_waits_for_the_ends_of_unnamed_jobs_or_of_one_that_never_ran() -> None:
+    predictor = LivePredictor()
+    runs = _sweep(0, 3, 100.0)
+    predictor.predict(0.0, [PredictionRequest(run.job, run.spec, run.submitted_at_s) for run in runs])
+    predictor.preview(0.0, [PredictionRequest(JobId(9), runs[0].spec, 1e5)])
+    assert predictor.ended(replace(runs[0], service_s=0.0)) == []
+    assert predictor.ended(runs[1]) == [runs[2].job]
+    strangers = [ended(job, None, name="", user="", project="", service_s=60.0) for job in (50, 51)]
+    predictor.predict(0.0, [PredictionRequest(each.job, each.spec, 0.0) for each in strangers])
+    assert predictor.ended(strangers[0]) == []
 
 
 def test_the_first_answer_is_the_one_that_is_scored() -> None:

@@ -81,8 +81,8 @@ class _NoPredictor:
     def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> Sequence[Prediction | None]:
         return [None] * len(requests)
 
-    def ended(self, label: EndedJob) -> None:
-        pass
+    def ended(self, label: EndedJob) -> Sequence[JobId]:
+        return ()
 
 
 class _Sink:

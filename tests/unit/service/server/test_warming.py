@@ -9,6 +9,7 @@ from sqlalchemy.exc import OperationalError
 
 from policies.lifecycle import JobState
 from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Reported
+from policies.model.ids import JobId
 from service.engine.engine import Engine, Ports
 from service.engine.world import Costs
 from service.server.leader_store import PatientStore
@@ -82,8 +83,9 @@ class _Slow:
     def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
         raise AssertionError("it was asked before it was warm")
 
-    def ended(self, label: EndedJob) -> None:
+    def ended(self, label: EndedJob) -> Sequence[JobId]:
         self.learnt.append(label.job)
+        return ()
 
 
 def _label(job: int) -> Any:
