@@ -1,14 +1,15 @@
 """Prints how right forecasts are: coverage, width and pinball loss by horizon, without and with arrivals, and calibrated.
 
 python -m benchmarks.forecast_accuracy [--trace workload.csv ...] [--first 2500] [--every 1] [--jobs 1200] [--load 0.85]
-        [--policy asrpt] [--instants 80] [--shared-error 0.25]
+        [--policy asrpt] [--instants 80] [--shared-error 0.25] [--mtbf-s 172800 --mttr-s 7200]
 
 Each trace, or a generated workload if none is given, runs on as many eight-GPU servers as make the load, with a predictor that
 learns as it goes (``trained``). Of a trace every ``--every``-th job counts, so that few jobs span many days. After the first 20 %
 of the arrivals the queue is forecast at ``--instants`` instants with equally many arrivals between them; what then happens, later
 arrivals included, is the truth. Three forecasts of each instant are compared: futures in which no job arrives, futures with
 arrivals, and those calibrated by the record of the instants before, as the service does it. The first fifth of the instants
-is only learnt from.
+is only learnt from. With ``--mtbf-s`` servers fail, and futures with arrivals and failures are compared with those with arrivals
+alone.
 
 Rows: forecasts and jobs, and of each kind the share inside 80 % intervals, their mean width, and the mean pinball loss.
 """
@@ -18,7 +19,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -26,18 +27,22 @@ from unittest import mock
 from benchmarks.ranking import hastened
 from benchmarks.workloads import cluster_of, servers_for
 from policies.model.estimate import Estimate, Prediction
-from policies.model.ids import JobId
+from policies.model.ids import JobId, ServerIndex
 from policies.registry import make_policy
 from service.domain.duration import words_of
 from service.domain.forecast_calibration import OUTCOMES_MAX, Calibration, Outcome
 from service.domain.forecast_scores import Milestone, Scored, Tally, accuracy, score
 from service.engine.ports import Predictor
+from service.engine.record import ServerRecord
 from service.forecast.arrivals import NO_RHYTHM, PastArrival, Rhythm
+from service.forecast.failures import NO_FAILURES, Failures, failures_of
 from service.forecast.forecast import Forecast, ForecastOptions, JobForecast, NoForecast, Spread, forecast
+from service.forecast.outages import outages_of
 from service.forecast.past import ARRIVALS_MAX, WINDOW_S, calibrated
 from service.history.snapshot import WorldSnapshot, take
 from service.sim import experiment
 from service.sim.experiment import SimulationOptions, Simulator
+from service.sim.faults import NO_FAULTS, FaultPlan
 from service.sim.jobs import SimJob, prepare
 from service.sim.predictors import ListenedPredictor, make_predictor
 from service.sim.results import JobOutcome
@@ -48,16 +53,15 @@ from service.sim.workloads.table import read_workload
 WARM_SHARE = 0.2
 """The first part of the arrivals, and then of the instants, is only learnt from."""
 
-KINDS = ("without", "arrivals", "calibrated")
-
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """The queue at one instant, the policy's state, and the submissions before it."""
+    """The queue at one instant, the policy's state, and the submissions and failures before it."""
 
     world: WorldSnapshot
     dump: dict[str, Any]
     rhythm: Rhythm
+    failures: Failures
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +96,17 @@ def main() -> None:
     parser.add_argument("--instants", type=int, default=80, help="forecasts of the whole queue")
     parser.add_argument("--samples", type=int, default=ForecastOptions().samples)
     parser.add_argument("--shared-error", type=float, default=ForecastOptions().shared_error)
+    parser.add_argument("--mtbf-s", type=float, help="mean time to a server's next failure; none: no failures")
+    parser.add_argument("--mttr-s", type=float, default=FaultPlan().mttr_s, help="mean time of a repair")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     options = ForecastOptions(arguments.samples, shared_error=arguments.shared_error)
+    faults = FaultPlan(mtbf_s=arguments.mtbf_s, mttr_s=arguments.mttr_s)
     with _quiet("predictor"):
         for workload in _workloads(arguments):
             servers = servers_for(workload, arguments.load)
-            seen = see(hastened(workload, servers, arguments.load), servers, arguments.policy, arguments.instants)
+            workload = hastened(workload, servers, arguments.load)
+            seen = see(workload, servers, arguments.policy, arguments.instants, faults)
             measure(workload.name, seen, arguments.policy, options)
 
 
@@ -122,7 +130,7 @@ def _quiet(name: str) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def see(workload: Workload, servers: int, policy: str, instants: int) -> Seen:
+def see(workload: Workload, servers: int, policy: str, instants: int, faults: FaultPlan = NO_FAULTS) -> Seen:
     """Simulate the workload, and copy what the service would know at the instants."""
     cluster = cluster_of(servers, 100.0)
     # The simulator does not end jobs at their walltime, which a forecast would expect.
@@ -138,17 +146,43 @@ def see(workload: Workload, servers: int, policy: str, instants: int) -> Seen:
 
     # The simulator makes its predictor by name; what it says of each job is wanted here.
     with mock.patch.object(experiment, "make_predictor", listening):
-        simulator = Simulator(jobs, cluster, make_policy(policy), "trained", SimulationOptions(keep_spans=True))
+        options = SimulationOptions(keep_spans=True, faults=faults)
+        simulator = Simulator(jobs, cluster, make_policy(policy), "trained", options)
     first = int(WARM_SHARE * len(jobs))
     due_s = [jobs[first + index * (len(jobs) - first) // instants].row.submit_time_s for index in range(instants)]
     found: list[Instant] = []
+    watched = _Servers(dict.fromkeys(map(ServerIndex, range(servers)), False))
     while simulator.step():
         now_s = simulator.clock.now_s()
+        watched.look(simulator.engine.world.servers, now_s)
         if len(found) < instants and now_s >= due_s[len(found)]:
             world = take(simulator.engine.world, now_s)
-            found.append(Instant(world, simulator.engine.dump(), _rhythm(jobs, simulator, said, now_s)))
+            rhythm = _rhythm(jobs, simulator, said, now_s)
+            failures = watched.failures(max(jobs[0].row.submit_time_s, now_s - WINDOW_S), now_s)
+            found.append(Instant(world, simulator.engine.dump(), rhythm, failures))
     truth = {outcome.job_id: outcome for outcome in simulator.outcomes()}
     return Seen(found, {job.id: truth[job.row.job_id] for job in jobs if job.row.job_id in truth})
+
+
+@dataclass(slots=True)
+class _Servers:
+    """Whether each server is down, and all changes."""
+
+    down: dict[ServerIndex, bool]
+    changes: list[tuple[ServerIndex, float, str]] = field(default_factory=list)
+
+    def look(self, servers: Sequence[ServerRecord], now_s: float) -> None:
+        for index, record in enumerate(servers):
+            server = ServerIndex(index)
+            if record.down != self.down[server]:
+                self.down[server] = record.down
+                self.changes.append((server, now_s, "down" if record.down else "up"))
+
+    def failures(self, since_s: float, now_s: float) -> Failures:
+        """As :class:`service.forecast.past.RecordedPast`, of the simulation's servers."""
+        newer = [change for change in self.changes if change[1] >= since_s]
+        outages, up_s = outages_of(newer, self.down, since_s, now_s)
+        return failures_of(outages, up_s, ())
 
 
 def _rhythm(jobs: Sequence[SimJob], simulator: Simulator, said: Mapping[JobId, Estimate], now_s: float) -> Rhythm:
@@ -170,12 +204,15 @@ def _rhythm(jobs: Sequence[SimJob], simulator: Simulator, said: Mapping[JobId, E
 
 def measure(name: str, seen: Seen, policy: str, options: ForecastOptions) -> None:
     """Print the table of one workload."""
-    told: dict[str, list[list[Told]]] = {kind: [] for kind in KINDS}
-    cost_s = dict.fromkeys(KINDS[:2], 0.0)
+    failing = any(instant.failures != NO_FAILURES for instant in seen.instants)
+    kinds = ("arrivals", "failures", "calibrated") if failing else ("without", "arrivals", "calibrated")
+    told: dict[str, list[list[Told]]] = {kind: [] for kind in kinds}
+    cost_s = dict.fromkeys(kinds[:2], 0.0)
     for instant in seen.instants:
-        for kind, rhythm in (("without", NO_RHYTHM), ("arrivals", instant.rhythm)):
+        for kind in kinds[:2]:
             began_s = time.process_time()
-            made = _made(instant, policy, options, rhythm)
+            rhythm = NO_RHYTHM if kind == "without" else instant.rhythm
+            made = _made(instant, policy, options, rhythm, instant.failures if kind == "failures" else NO_FAILURES)
             cost_s[kind] += time.process_time() - began_s
             told[kind].append(list(_told(made, seen.outcomes)))
         now_s = instant.world.now_s
@@ -185,16 +222,16 @@ def measure(name: str, seen: Seen, policy: str, options: ForecastOptions) -> Non
     print(f"{name}: CPU time of a forecast: {cost}")
     print(
         f"{'of':8}{'ahead':14}{'count':>7}{'jobs':>6}"
-        + "".join(f"{kind:>12}{'width':>13}{'pinball':>13}" for kind in KINDS)
+        + "".join(f"{kind:>12}{'width':>13}{'pinball':>13}" for kind in kinds)
     )
     first = int(WARM_SHARE * len(seen.instants))
     scored = {kind: [_scored(each) for part in parts[first:] for each in part] for kind, parts in told.items()}
     found = {kind: accuracy(each) for kind, each in scored.items()}
     for milestone in Milestone:
-        _print(milestone, "all", [found[kind][milestone].all for kind in KINDS])
-        lows = {each.low for kind in KINDS for each in found[kind][milestone].by_horizon}
+        _print(milestone, "all", [found[kind][milestone].all for kind in kinds])
+        lows = {each.low for kind in kinds for each in found[kind][milestone].by_horizon}
         for low in sorted(lows, key=lambda low: low or 0.0):
-            rows = [_of_class(found[kind][milestone].by_horizon, low) for kind in KINDS]
+            rows = [_of_class(found[kind][milestone].by_horizon, low) for kind in kinds]
             _print(milestone, f">= {words_of(low or 0.0)}", rows)
 
 
@@ -214,9 +251,11 @@ def _print(milestone: Milestone, which: str, tallies: Sequence[Tally | None]) ->
     print(f"{milestone:8}{which:14}{counts}{cells}", flush=True)
 
 
-def _made(instant: Instant, policy: str, options: ForecastOptions, rhythm: Rhythm) -> Forecast:
+def _made(
+    instant: Instant, policy: str, options: ForecastOptions, rhythm: Rhythm, failures: Failures = NO_FAILURES
+) -> Forecast:
     try:
-        return forecast(instant.world, make_policy(policy), instant.dump, options, rhythm=rhythm)
+        return forecast(instant.world, make_policy(policy), instant.dump, options, rhythm=rhythm, failures=failures)
     except NoForecast:
         return Forecast(instant.world.now_s, 0, {})
 

@@ -2,9 +2,9 @@
 
 A future draws a total for each unfinished job from its estimate, given the job's progress. Then the engine, the live policy
 and simulated machines run until all jobs have ended. Running jobs continue from their progress and placement. Further jobs
-arrive as in the recent past (:mod:`service.forecast.arrivals`); no server fails or returns. The forecast of a job holds quantiles
-over the futures. One set of futures serves all jobs. Equal snapshot, rhythm, policy, seed and number of futures give an equal
-forecast; nothing here reads a clock.
+arrive, and servers and attempts fail, as in the recent past (:mod:`service.forecast.arrivals`, :mod:`service.forecast.failures`).
+The forecast of a job holds quantiles over the futures. One set of futures serves all jobs. Equal snapshot, past, policy, seed and
+number of futures give an equal forecast; nothing here reads a clock.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +27,7 @@ from service.engine.memory import MemoryStore
 from service.engine.ports import CycleBatch
 from service.engine.record import JobRecord, StoredWorld
 from service.forecast.arrivals import FIRST_ID, NO_RHYTHM, Arrival, Rhythm
+from service.forecast.failures import NO_FAILURES, Failing, Failures
 from service.forecast.futures import Prospect, at_level, levels, prospects_of
 from service.history.snapshot import WorldSnapshot
 from service.sim.clock import Priority, SimClock
@@ -118,9 +119,10 @@ def forecast(
     options: ForecastOptions | None = None,
     keep_going: Callable[[], bool] = lambda: True,
     rhythm: Rhythm = NO_RHYTHM,
+    failures: Failures = NO_FAILURES,
 ) -> Forecast:
     """Forecast every unfinished job; see :func:`sample`. Raises :class:`NoForecast`."""
-    found = sample(snapshot, policy, policy_dump, options, keep_going, rhythm=rhythm)
+    found = sample(snapshot, policy, policy_dump, options, keep_going, rhythm=rhythm, failures=failures)
     return summary(snapshot.now_s, found, policy.name)
 
 
@@ -142,8 +144,9 @@ def sample(
     keep_going: Callable[[], bool] = lambda: True,
     on_future: Callable[[int, int], None] = lambda done, total: None,
     rhythm: Rhythm = NO_RHYTHM,
+    failures: Failures = NO_FAILURES,
 ) -> Futures:
-    """Run the snapshot into sampled futures, with arrivals of ``rhythm``. Raises :class:`NoForecast`.
+    """Run the snapshot into sampled futures, with arrivals of ``rhythm``, and ``failures``. Raises :class:`NoForecast`.
 
     ``policy_dump`` is the live policy state. ``keep_going`` is called before each instant of each future. Once it returns
     False, the complete futures are returned if there are at least :data:`SAMPLES_MIN`. ``on_future`` is called with the number
@@ -163,9 +166,8 @@ def sample(
     for number in range(count):
         totals = {job: at_level(each.totals, drawn[job][number]) for job, each in found.items()}
         arrivals = rhythm.ahead(snapshot.now_s, number, count, options.seed, arrivals_max)
-        future = _fast_forward(
-            snapshot, policy, policy_dump, _Drawn(found, totals, arrivals), options.wake_slack, keep_going
-        )
+        these = _Drawn(found, totals, arrivals, failures, options.seed, number)
+        future = _fast_forward(snapshot, policy, policy_dump, these, options.wake_slack, keep_going)
         if future is None:
             break
         futures.append(future)
@@ -185,23 +187,37 @@ def _sizes(jobs: int, samples: int, *, arriving: bool) -> tuple[int, int]:
 
 
 class _Drawn(NamedTuple):
-    """The jobs of one future: those of the snapshot with the totals that they need, and those that arrive."""
+    """What one future holds: the jobs of the snapshot with the totals that they need, those that arrive, and what fails."""
 
     prospects: Mapping[JobId, Prospect]
     totals: Mapping[JobId, float]
     arrivals: Sequence[Arrival]
+    failures: Failures
+    seed: int
+    number: int
+
+    def failing(self, now_s: float, clock: SimClock, executor: SimulatedExecutor) -> Failing:
+        """The failures, for the machines of this future."""
+        jobs = len(self.prospects) + len(self.arrivals)
+        last_s = max((each.job.submitted_at_s for each in self.arrivals), default=now_s)
+        return Failing(self.failures, self.seed, self.number, clock, executor, jobs, last_s)
 
 
 @dataclass(slots=True)
 class Future:
-    """Sink that records when jobs next start and when they end. ``awaited``: jobs of the snapshot that have not ended."""
+    """Sink that records when jobs next start and when they end. ``awaited``: jobs of the snapshot that have not ended;
+    ``on_start`` is called with each job that starts.
+    """
 
     awaited: set[JobId]
+    on_start: Callable[[JobRecord], None] = field(default=lambda job: None, repr=False)
     started_at_s: dict[JobId, float] = field(default_factory=dict)
     ended_at_s: dict[JobId, float] = field(default_factory=dict)
 
     def transition(self, event: JobEvent, job: JobRecord) -> None:
         """Record the first start, and the end of a job that ran."""
+        if event.target is JobState.STARTING:
+            self.on_start(job)
         if job.id >= FIRST_ID:
             return
         if job.finished:
@@ -225,10 +241,12 @@ def _fast_forward(
 ) -> Future | None:
     """One future, until no job of the snapshot is left that ends in it; None if ``keep_going`` stopped it."""
     prospects = drawn.prospects
-    clock, future, costs = SimClock(snapshot.now_s), Future(set(prospects)), snapshot.costs
+    clock, costs = SimClock(snapshot.now_s), snapshot.costs
     truths = {job: prospect.truth(drawn.totals[job]) for job, prospect in prospects.items()}
     truths |= {arrival.job.id: arrival.truth for arrival in drawn.arrivals}
     executor = SimulatedExecutor(clock, snapshot.cluster, truths, ExecutorCosts(costs.checkpoint_s, costs.restart_s))
+    failing = drawn.failing(snapshot.now_s, clock, executor)
+    future = Future(set(prospects), failing.started)
     store = MemoryStore(
         StoredWorld(
             [prospect.job.copy() for prospect in prospects.values()],
@@ -250,6 +268,7 @@ def _fast_forward(
     engine.reconcile()  # sends the stops in progress again
     for arrival in drawn.arrivals:
         clock.schedule(arrival.job.submitted_at_s, Priority.ARRIVAL, partial(_submit, store, arrival.job))
+    failing.begin(engine.world)
     drive = Drive(engine, clock, wake_slack)
     drive.wake(snapshot.now_s)
     try:

@@ -191,7 +191,8 @@ class Forecaster:
         question = Question(world, look.policy, look.dump, self._options, self._timeout_s)
         if self._past is None:
             return self._compute(question)
-        found = self._compute(replace(question, rhythm=self._past.rhythm(world.now_s)))
+        rhythm, failures = self._past.rhythm(world.now_s), self._past.failures(world.now_s)
+        found = self._compute(replace(question, rhythm=rhythm, failures=failures))
         return calibrated(found, self._past.calibration(world.now_s))
 
     def _outlooks(

@@ -1,30 +1,39 @@
-"""What forecasts take from the past: the rhythm of submissions, and the calibration by the record of forecasts."""
+"""What forecasts take from the past: the rhythm of submissions, the failures, and the calibration by the record of forecasts."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from sqlalchemy import Connection
+
 from policies.lifecycle import TERMINAL
 from policies.model.estimate import Estimate
+from policies.model.ids import ServerIndex
 from policies.model.job import JobSpec
+from service.db.failures import first_cycle_s, listed_servers, ran_attempts, server_changes
 from service.db.forecasts import known_forecasts
 from service.db.recorded_jobs import newest_jobs
 from service.db.session import Database
 from service.domain.forecast_calibration import OUTCOMES_MAX, Calibration
 from service.domain.forecast_scores import Milestone
 from service.engine.record import JobRecord
-from service.forecast.arrivals import NO_RHYTHM, PastArrival, Rhythm
+from service.forecast.arrivals import DAY_S, NO_RHYTHM, PastArrival, Rhythm
+from service.forecast.failures import NO_FAILURES, Failures, failures_of
 from service.forecast.forecast import Forecast, JobForecast, Spread
+from service.forecast.outages import fatal, outages_of, past_attempts
 
 WINDOW_S = 28 * 86_400.0
-"""The past whose submissions a future repeats."""
+"""The past whose submissions a future repeats, and whose rates of failures it has."""
 
 ARRIVALS_MAX = 2_000
 """Newest submissions of that past."""
 
-RHYTHM_KEPT_S = 300.0
-"""Time after which the submissions are read again."""
+ATTEMPTS_MAX = 2_000
+"""Newest attempts of that past."""
+
+KEPT_S = 300.0
+"""Time after which submissions and failures are read again."""
 
 
 class Past(Protocol):
@@ -32,6 +41,9 @@ class Past(Protocol):
 
     def rhythm(self, now_s: float) -> Rhythm:
         """The submissions before ``now_s``."""
+
+    def failures(self, now_s: float) -> Failures:
+        """The rates of failures before ``now_s``."""
 
     def calibration(self, now_s: float) -> Calibration:
         """By the forecasts whose outcome is known at ``now_s``."""
@@ -42,25 +54,44 @@ class RecordedPast:
     """Implements :class:`Past` by the service's database. Not within a writing transaction."""
 
     database: Database
-    _read_at_s: float = -RHYTHM_KEPT_S
+    _read_at_s: float = -KEPT_S
     _rhythm: Rhythm = NO_RHYTHM
+    _failures: Failures = NO_FAILURES
 
     def rhythm(self, now_s: float) -> Rhythm:
-        """As it was at most RHYTHM_KEPT_S ago."""
-        if time.monotonic() - self._read_at_s >= RHYTHM_KEPT_S:
-            self._rhythm = self._read(now_s)
-            self._read_at_s = time.monotonic()
+        """As it was at most KEPT_S ago."""
+        self._read_if_old(now_s)
         return self._rhythm
+
+    def failures(self, now_s: float) -> Failures:
+        """As they were at most KEPT_S ago."""
+        self._read_if_old(now_s)
+        return self._failures
 
     def calibration(self, now_s: float) -> Calibration:
         """Read each time, so that it does not depend on when the service was started."""
         with self.database.reading() as session:
             return Calibration(known_forecasts(session.connection(), now_s, OUTCOMES_MAX))
 
-    def _read(self, now_s: float) -> Rhythm:
+    def _read_if_old(self, now_s: float) -> None:
+        if time.monotonic() - self._read_at_s < KEPT_S:
+            return
         with self.database.reading() as session:
-            found = newest_jobs(session.connection(), now_s - WINDOW_S, ARRIVALS_MAX)
-        return rhythm_of([(record, predicted) for record, predicted in found], now_s)
+            connection = session.connection()
+            found = newest_jobs(connection, now_s - WINDOW_S, ARRIVALS_MAX)
+            self._failures = _failures(connection, now_s)
+        self._rhythm = rhythm_of([(record, predicted) for record, predicted in found], now_s)
+        self._read_at_s = time.monotonic()
+
+
+def _failures(connection: Connection, now_s: float) -> Failures:
+    since_s = first_cycle_s(connection, now_s - WINDOW_S)
+    if since_s is None or now_s - since_s < DAY_S:
+        return NO_FAILURES
+    changes = [(ServerIndex(position), at_s, kind) for position, at_s, kind in server_changes(connection, since_s)]
+    outages, up_s = outages_of(changes, listed_servers(connection), since_s, now_s)
+    attempts = ran_attempts(connection, since_s, ATTEMPTS_MAX)
+    return failures_of(fatal(outages, attempts), up_s, past_attempts(attempts, outages, now_s))
 
 
 def rhythm_of(jobs: Sequence[tuple[JobRecord, Estimate | None]], now_s: float) -> Rhythm:

@@ -9,6 +9,7 @@ from typing import Any
 
 from policies.base import Policy
 from service.forecast.arrivals import NO_RHYTHM, Rhythm
+from service.forecast.failures import NO_FAILURES, Failures
 from service.forecast.forecast import Forecast, ForecastOptions, NoForecast, forecast
 from service.history.snapshot import WorldSnapshot
 from service.runtime.child import serve
@@ -30,6 +31,7 @@ class Question:
     options: ForecastOptions
     timeout_s: float
     rhythm: Rhythm = NO_RHYTHM
+    failures: Failures = NO_FAILURES
 
 
 def answer(question: Question, parent: int | None = None) -> Forecast:
@@ -42,7 +44,15 @@ def answer(question: Question, parent: int | None = None) -> Forecast:
     def keep_going() -> bool:
         return time.monotonic() < deadline_s and (parent is None or os.getppid() == parent)
 
-    return forecast(question.world, question.policy, question.dump, question.options, keep_going, question.rhythm)
+    return forecast(
+        question.world,
+        question.policy,
+        question.dump,
+        question.options,
+        keep_going,
+        rhythm=question.rhythm,
+        failures=question.failures,
+    )
 
 
 def main() -> None:

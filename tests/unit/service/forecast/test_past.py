@@ -1,19 +1,27 @@
-"""What forecasts take from the past: the rhythm of the service's own jobs, and calibrated forecasts."""
+"""What forecasts take from the past: the rhythm of the service's own jobs, its failures, and calibrated forecasts."""
 
 from pathlib import Path
 
-from policies.lifecycle import JobState
+import pytest
+from sqlalchemy import insert
+
+from policies.lifecycle import AttemptState, JobState
+from policies.model.cluster import Cluster, Server
 from policies.model.estimate import Estimate, Unit
-from policies.model.ids import JobId
+from policies.model.ids import JobId, ServerIndex
 from policies.model.job import JobSpec
+from policies.model.placement import ServerShare, place
 from service.config.settings import Settings
+from service.db.codec import encode
+from service.db.servers import enroll
 from service.db.session import Database
 from service.db.store import SqlStore
-from service.db.tables import JOBS
+from service.db.tables import ATTEMPTS, CYCLES, JOBS, SERVER_EVENTS, SERVERS
 from service.domain.forecast_calibration import Calibration, Outcome
 from service.domain.forecast_scores import Milestone
 from service.engine.record import JobRecord
-from service.forecast.arrivals import NO_RHYTHM, Rhythm
+from service.forecast.arrivals import DAY_S, NO_RHYTHM, Rhythm
+from service.forecast.failures import NO_FAILURES, Failures
 from service.forecast.forecast import Forecast, JobForecast, Spread
 from service.forecast.forecaster import Forecaster
 from service.forecast.past import RecordedPast, calibrated, rhythm_of
@@ -54,6 +62,58 @@ def test_the_recorded_past_is_that_of_the_database(database: Database) -> None:
     assert RecordedPast(database).rhythm(5.0 + 29 * 86_400.0) == NO_RHYTHM, "four weeks count"
 
 
+def _fails(database: Database, *, failed: bool) -> None:
+    """Two servers since 0 s; if ``failed``, the first was down from 1,000 s to 1,600 s, and the second is since two days."""
+    enroll(database, Cluster("two", (Server("a", 1), Server("b", 1))))
+    at = {"cycle": 1, "detail": ""}
+    share = encode(place([ServerShare(ServerIndex(0), 1)]))
+    ran = {"job_id": 1, "state": AttemptState.FAILED.value, "placement": share, "gpu_ids": [[0]], "opened_at_s": 100.0}
+    with database.writing() as session:
+        connection = session.connection()
+        SqlStore(database).submit(session, [JobSpec("a", "u", 1)], 5.0)
+        connection.execute(
+            insert(CYCLES).values(
+                number=1, at_s=0.0, changes=[], actions=[], refusals=[], duration_s={}, wake_at_s=None
+            )
+        )
+        if failed:
+            for position, at_s, kind in ((0, 1000.0, "down"), (0, 1600.0, "up"), (1, 2 * DAY_S, "down")):
+                connection.execute(insert(SERVER_EVENTS).values(position=position, at_s=at_s, kind=kind, **at))
+            connection.execute(SERVERS.update().where(SERVERS.c.position == 1).values(down=True))
+            # Its first attempt failed and the job went on, its second was lost with the server, its third ended the job.
+            connection.execute(
+                JOBS.update().where(JOBS.c.id == 1).values(attempts=3, state="failed", finished_at_s=4000.0)
+            )
+            for number, began_s, ended_s, state in (
+                (1, 200.0, 500.0, "failed"),
+                (2, 600.0, 1000.0, "lost"),
+                (3, 1700.0, 4000.0, "failed"),
+            ):
+                values = ran | {"id": f"1.{number}", "number": number, "state": state}
+                connection.execute(insert(ATTEMPTS).values(**values, started_at_s=began_s, ended_at_s=ended_s))
+
+
+def test_the_rates_of_failures_are_those_of_the_database(database: Database) -> None:
+    _fails(database, failed=True)
+    found = RecordedPast(database).failures(4 * DAY_S)
+    up_s = (4 * DAY_S - 600.0) + 2 * DAY_S
+    assert found.per_server_s == pytest.approx(2 / 3 * 2 / up_s)
+    assert (found.outages_s, found.down_since_s) == ((600.0,), {1: 2 * DAY_S})
+    assert (found.ages_s, found.hazards) == ((300.0,), (1 / 2 * 1 / 3,))
+    assert RecordedPast(database).failures(DAY_S - 1.0) == NO_FAILURES, "the record is shorter than a day"
+
+
+def test_a_server_that_is_no_longer_listed_does_not_return(database: Database) -> None:
+    _fails(database, failed=True)
+    enroll(database, Cluster("one", (Server("a", 1),)))
+    assert RecordedPast(database).failures(4 * DAY_S).down_since_s == {}
+
+
+def test_a_record_without_failures_has_no_rates(database: Database) -> None:
+    _fails(database, failed=False)
+    assert RecordedPast(database).failures(4 * DAY_S) == NO_FAILURES
+
+
 def test_a_calibrated_forecast_keeps_what_was_drawn_and_ends_after_it_starts() -> None:
     start, finish = Spread(110.0, 120.0, 130.0), Spread(210.0, 220.0, 230.0)
     late = Calibration([Outcome(Milestone.START, (10.0, 20.0, 30.0), 900.0)] * 500)
@@ -68,16 +128,19 @@ def test_a_calibrated_forecast_keeps_what_was_drawn_and_ends_after_it_starts() -
 
 
 class _Late:
-    """A past in which all was late, and nothing arrived but for the rhythm given."""
+    """A past in which all was late, and nothing arrived or failed but for what is given."""
 
     def rhythm(self, now_s: float) -> Rhythm:
         return rhythm_of([(record(1, JobState.SUCCEEDED, 3.0), TOLD)], now_s)
+
+    def failures(self, now_s: float) -> Failures:
+        return Failures(1e-9, (now_s,))
 
     def calibration(self, now_s: float) -> Calibration:
         return Calibration([Outcome(Milestone.FINISH, (100.0, 100.0, 100.0), 260.0)] * 500)
 
 
-def test_the_live_forecast_has_arrivals_and_is_calibrated(live: Live, tmp_path: Path) -> None:  # noqa: F811
+def test_the_live_forecast_has_arrivals_and_failures_and_is_calibrated(live: Live, tmp_path: Path) -> None:  # noqa: F811
     asked: list[Question] = []
 
     def compute(question: Question) -> Forecast:
@@ -92,6 +155,7 @@ def test_the_live_forecast_has_arrivals_and_is_calibrated(live: Live, tmp_path: 
     assert job.finish is not None
     assert job.finish.p50_s > 300.0
     assert [len(question.rhythm.jobs) for question in asked] == [1]
+    assert [question.failures.per_server_s for question in asked] == [1e-9]
     (planned,) = forecaster.plan([JobSpec("b", "u", 1)]).jobs
     assert planned.outlook is not None
     assert planned.outlook.drawn_finish is not None
