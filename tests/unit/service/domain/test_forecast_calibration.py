@@ -27,11 +27,20 @@ def test_a_constant_error_is_taken_away() -> None:
     assert found.apply(FINISH, AHEAD)[1] == pytest.approx(200.0, rel=1e-6)
 
 
-def test_forecasts_with_another_horizon_count_little() -> None:
-    far = (1e5, 2e5, 4e5)
-    found = Calibration([Outcome(START, far, 10.0 * point) for point in far for _ in range(100)])
+@pytest.mark.parametrize("other", [(1e5, 2e5, 4e5), (0.0, 200.0, 1e7)], ids=["horizon", "width"])
+def test_forecasts_of_another_horizon_or_width_count_little(other: tuple[float, ...]) -> None:
+    found = Calibration([Outcome(START, other, 10.0 * other[1])] * 300)
     assert found.apply(START, AHEAD) == pytest.approx(Calibration().apply(START, AHEAD))
-    assert found.apply(START, far)[1] > 10.0 * far[0]
+    assert found.apply(START, other)[1] > 5.0 * other[1]
+
+
+def test_narrow_and_wide_forecasts_of_one_horizon_are_moved_apart() -> None:
+    """The narrow ones were 3 times as late and the wide ones as forecast."""
+    narrow, wide = (190.0, 200.0, 210.0), (5.0, 200.0, 8000.0)
+    late = [Outcome(START, narrow, 3.0 * (200.0 + SOON_S) - SOON_S)] * 300
+    found = Calibration(late + [Outcome(START, wide, each) for each in wide for _ in range(100)])
+    assert found.apply(START, narrow)[1] == pytest.approx(720.0, rel=0.1)
+    assert found.apply(START, wide)[1] == pytest.approx(200.0, rel=0.1)
 
 
 def test_a_few_outcomes_do_not_decide_alone() -> None:
