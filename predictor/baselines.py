@@ -4,25 +4,28 @@ Each gives the natural log of the total. A recurrence baseline backs off along :
 """
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
 from predictor.history import Group, HistoryStore
-from predictor.recurrence import BACKOFF, Level
+from predictor.recurrence import BACKOFF, Level, keys_of
+from predictor.rows import Submission
 
 Keys = dict[Level, Hashable | None]
 
 
 class Known(NamedTuple):
     """Inputs of a baseline: the narrowest group of the recurrence and the user's group (None: no job of it has ended), the
-    cluster's median, and the declared total (None: not declared, or in another unit).
+    cluster's median, the declared total (None: not declared, or in another unit), and what the program's runs say for the job's
+    arguments (NaN: unknown).
     """
 
     recurrence: Group | None
     user: Group | None
     cluster: float
     declared: float | None
+    by_arguments: float
 
 
 def _recurrence(statistic: str) -> Callable[[Known], float]:
@@ -50,20 +53,25 @@ BASELINES: Final[dict[str, Callable[[Known], float]]] = {
     "recurrence_median20": _RECURRENCE_MEDIAN,
     "recurrence_ewma": _recurrence("ewma"),
     "declared": _declared,
+    "recurrence_arguments": lambda known: known.by_arguments,
 }
 """Name -> log point. The order is the order of :func:`baseline_points`."""
 
 NAMES: Final = tuple(BASELINES)
 BASE: Final = NAMES.index("recurrence_median20")
-"""The baseline whose residual the models learn."""
+"""The baseline that serves before anything is known of the others."""
+BY_ARGUMENTS: Final = NAMES.index("recurrence_arguments")
 
 
-def baseline_points(history: HistoryStore, keys: Keys, declared: float | None) -> tuple[float, ...]:
-    """Every baseline's log point; NaN for all while nothing has ended. ``declared`` is None in the seconds head."""
+def baseline_points(history: HistoryStore, submission: Submission, declared: float | None) -> tuple[float, ...]:
+    """Every baseline's log point; NaN for all while nothing has ended, and by arguments where none are known. ``declared`` is
+    None in the seconds head.
+    """
     if not len(history.cluster):
         return (math.nan,) * len(NAMES)
+    keys = keys_of(submission)
     user = history.group(Level.USER, keys[Level.USER])
-    known = Known(_narrowest(history, keys), user, history.cluster.median, declared)
+    known = Known(_narrowest(history, keys), user, history.cluster.median, declared, history.by_arguments(submission))
     return tuple([point(known) for point in BASELINES.values()])
 
 
@@ -73,6 +81,14 @@ def base_point(history: HistoryStore, keys: Keys) -> float:
         return math.nan
     group = _narrowest(history, keys)
     return history.cluster.median if group is None else group.median
+
+
+def learnt_from(points: Sequence[float]) -> float:
+    """Of a job's baselines the one whose residual the models learn: what alike runs say for its arguments, without them the
+    recurrence median (NaN: no job has ended).
+    """
+    scaled = points[BY_ARGUMENTS]
+    return scaled if scaled == scaled else points[BASE]
 
 
 def _narrowest(history: HistoryStore, keys: Keys) -> Group | None:

@@ -13,7 +13,7 @@ from typing import Final
 from policies.model.estimate import Unit
 from policies.model.value import value
 from predictor import features
-from predictor.baselines import BASE, base_point, baseline_points
+from predictor.baselines import BASE, base_point, baseline_points, learnt_from
 from predictor.declarations import Declarations
 from predictor.experts import empirical
 from predictor.history import HistoryStore, OpenJobs, Quantiles
@@ -49,8 +49,8 @@ class Example:
 
     @property
     def base(self) -> float:
-        """The recurrence median, from which the models learn the residual."""
-        return self.baselines[BASE]
+        """The point from which the models learn the residual (:func:`predictor.baselines.learnt_from`)."""
+        return learnt_from(self.baselines)
 
     @property
     def bucket(self) -> int:
@@ -76,12 +76,13 @@ class Knowledge:
         """
         self.open_jobs.remove(row.submission.job)
         self.declarations.ended(row)
-        keys = keys_of(row.submission)
         labels = {unit: row.label(unit) for unit in self.history}
         for unit, label in labels.items():
             if label is not None:
-                self.history[unit].add(keys, math.log(label), row.ended_at_s, row.final_state not in _SUCCEEDED)
-        recurrence = keys[Level.RECURRENCE]
+                self.history[unit].add(
+                    row.submission, math.log(label), row.ended_at_s, row.final_state not in _SUCCEEDED
+                )
+        recurrence = keys_of(row.submission)[Level.RECURRENCE]
         group = self.history[Unit.SERVICE_S].group(Level.RECURRENCE, recurrence)
         if labels[Unit.SERVICE_S] is None or group is None or group.count not in TELLING_RUNS:
             return []
@@ -92,11 +93,12 @@ class Knowledge:
         history = self.history[unit]
         declared = submission.declared_iterations if unit is Unit.ITERATIONS else None
         keys = keys_of(submission)
-        points = baseline_points(history, keys, declared)
+        points = baseline_points(history, submission, declared)
         declarations = self.declarations.weight_of(submission)
         service_s = self.history[Unit.SERVICE_S]
         base_s = points[BASE] if unit is Unit.SERVICE_S else base_point(service_s, keys)
-        vector = features.build(submission, history, service_s, self.open_jobs, declarations, points[BASE], base_s)
+        base = learnt_from(points)
+        vector = features.build(submission, history, service_s, self.open_jobs, declarations, base, base_s)
         return Example(submission, vector.values, vector.runs, points, empirical(history, keys))
 
 

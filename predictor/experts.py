@@ -79,6 +79,6 @@ class BaselineScores:
         return point + (NORMAL_QUANTILES * PRIOR_SPREAD if shape is None else shape)
 
     def basic(self, bucket: int, baselines: Sequence[float], of_the_past: Sequence[Quantiles | None]) -> Array:
-        """The quantiles (11, 25) of the experts :data:`BASIC` for a job; NaN where one has no answer."""
+        """The quantiles (12, 25) of the experts :data:`BASIC` for a job; NaN where one has no answer."""
         points = [self.quantiles(index, bucket, baselines[index]) for index in _ORDER]
         return np.array([*points, *(_ASLEEP if each is None else each for each in of_the_past)])

@@ -21,6 +21,8 @@ from predictor.rows import UNITS_MAX, UNITS_MIN, Submission
 
 CLUSTER_JOBS_TRUSTED: Final = 20
 """Ended jobs (first runs, where so many are known) from which the cluster's distribution may rank jobs."""
+ARGUMENTS_LOG_MIN: Final = math.log(1.1)
+"""A smaller change of the past's median by the job's arguments is not told."""
 DECLARED_SPREAD: Final = 0.1
 """Standard deviation of log error of a declaration that holds, until the user's own ratios are known."""
 DECLARED_RATIOS_MIN: Final = 5
@@ -68,7 +70,11 @@ def basis_of(knowledge: Knowledge, submission: Submission, unit: Unit) -> Basis 
         group = history.group(level, keys[level])
         if group is not None:
             median = amount(math.exp(group.median), unit)
-            return Basis(f"{where}: {_counted(group.count, 'past run')}, median {median}", True)
+            source = f"{where}: {_counted(group.count, 'past run')}, median {median}"
+            scaled = history.by_arguments(submission)
+            if abs(scaled - group.median) >= ARGUMENTS_LOG_MIN:
+                source += f", {amount(math.exp(scaled), unit)} for its arguments"
+            return Basis(source, True)
     return _cold_start(history, keys[Level.USER], unit)
 
 

@@ -9,7 +9,9 @@ from typing import Final
 from policies.training.gpu_speed import published_speed
 from policies.training.hardware import GPU_MODELS
 
-_DEFINED_BY: Final = ("features", "history", "recurrence", "declarations", "baselines", "dataset", "rows", "survival")
+_DEFINED_BY: Final = (
+    "features", "history", "recurrence", "declarations", "baselines", "dataset", "rows", "survival", "arguments",
+)  # fmt: skip
 """The modules of this package that define the numbers of the vector, beside the published speeds of GPU types."""
 
 

@@ -108,10 +108,10 @@ def build(
     base: float,
     base_s: float,
 ) -> Vector:
-    """The features of a job at its submission. ``base`` is the log point of the recurrence median (NaN: no job has ended).
+    """The features of a job at its submission. ``base`` is the log point from which the models learn (NaN: no job has ended).
 
     ``history`` is that of the unit to predict, ``service_s`` that of seconds of service (the same object if this is the unit),
-    with its own recurrence median ``base_s``. Pure: reads the history and changes nothing. About 40 microseconds.
+    with its recurrence median ``base_s``. Pure: reads the history and changes nothing. About 40 microseconds.
     """
     if math.isnan(base):
         base = MISSING

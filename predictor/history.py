@@ -15,8 +15,10 @@ from typing import Final
 import numpy as np
 from sortedcontainers import SortedList
 
+from predictor.arguments import ArgumentRuns
 from predictor.intervals import LEVELS
-from predictor.recurrence import Level
+from predictor.recurrence import Level, keys_of
+from predictor.rows import Submission
 
 Quantiles = tuple[float, ...]
 """Log quantiles at the predictor's levels."""
@@ -33,6 +35,8 @@ EWMA_WEIGHT: Final = 0.3
 """Weight of the newest label in a group's exponentially weighted mean."""
 GROUPS_MAX: Final = 200_000
 """Groups kept per level, the least recently ended evicted first: users choose the names, so their number is unbounded."""
+PROGRAMS_MAX: Final = 20_000
+"""Programs whose command lines are kept, the least recently ended evicted first."""
 OPEN_MAX_AGE_S: Final = 14 * 86_400.0
 """An unfinished job older than this no longer counts as "running now": its end may have been lost."""
 
@@ -173,6 +177,7 @@ class HistoryStore:
     def __init__(self) -> None:
         self._groups = {level: _Groups() for level in Level}
         self._first_runs_by_user = _Groups()
+        self._argument_runs: OrderedDict[Hashable, ArgumentRuns] = OrderedDict()
         self.cluster = ClusterLabels()
         self.first_runs = ClusterLabels()
 
@@ -184,8 +189,14 @@ class HistoryStore:
         """The first runs of a user's programs, or None."""
         return self._first_runs_by_user.get(user)
 
-    def add(self, keys: dict[Level, Hashable | None], label: float, ended_at_s: float, failed: bool) -> None:
+    def by_arguments(self, submission: Submission) -> float:
+        """The log total that the runs of the job's program say for its command line; NaN where neither is known."""
+        runs = self._argument_runs.get(keys_of(submission)[Level.RECURRENCE]) if submission.arguments else None
+        return math.nan if runs is None else runs.point(submission.gpus, submission.arguments)
+
+    def add(self, submission: Submission, label: float, ended_at_s: float, failed: bool) -> None:
         """A job ended with this log label."""
+        keys = keys_of(submission)
         recurrence = keys[Level.RECURRENCE]
         if recurrence is not None and self.group(Level.RECURRENCE, recurrence) is None:
             self._first_runs_by_user.add(keys[Level.USER], label, ended_at_s, failed)
@@ -193,6 +204,12 @@ class HistoryStore:
         for level, key in keys.items():
             self._groups[level].add(key, label, ended_at_s, failed)
         self.cluster.add(label)
+        if submission.arguments and recurrence is not None:
+            runs = self._argument_runs.setdefault(recurrence, ArgumentRuns())
+            self._argument_runs.move_to_end(recurrence)
+            runs.add(submission.gpus, submission.arguments, label)
+            if len(self._argument_runs) > PROGRAMS_MAX:
+                self._argument_runs.popitem(last=False)
 
 
 class OpenJobs:

@@ -91,10 +91,10 @@ def shadows(jobs: Sequence[Mapping[str, Array]]) -> list[Shadows]:
 
 def baselines_of(knowledge: Knowledge, submission: Submission, unit: Unit) -> tuple[int, tuple[float, ...]]:
     """History bucket and baselines' log points of a job in a unit: as in its example, without its features."""
-    history, keys = knowledge.history[unit], keys_of(submission)
+    history = knowledge.history[unit]
     declared = submission.declared_iterations if unit is Unit.ITERATIONS else None
-    group = history.group(Level.RECURRENCE_GPUS, keys[Level.RECURRENCE_GPUS])
-    return bucket_of(group.count if group is not None else 0), baseline_points(history, keys, declared)
+    group = history.group(Level.RECURRENCE_GPUS, keys_of(submission)[Level.RECURRENCE_GPUS])
+    return bucket_of(group.count if group is not None else 0), baseline_points(history, submission, declared)
 
 
 class LateView(NamedTuple):

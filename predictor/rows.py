@@ -18,6 +18,7 @@ from policies.model.estimate import EndedJob, PredictionRequest, Unit
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from policies.model.value import value
+from predictor.arguments import described
 
 ROWS_SCHEMA: Final = "sooner.ended-jobs/1"
 UNITS_MIN: Final = 1.0
@@ -32,7 +33,9 @@ class RowError(ValueError):
 
 @value
 class Submission:
-    """A job at its submission. ``name`` is the last part of the recurrence key; None and "" mean not given."""
+    """A job at its submission. ``name`` is the last part of the recurrence key; None and "" mean not given. ``arguments`` is what
+    :func:`predictor.arguments.described` keeps of the command.
+    """
 
     job: int
     user: str
@@ -47,6 +50,7 @@ class Submission:
     stages: int | None = None
     parameter_bytes: float | None = None
     gpu_type: str = ""
+    arguments: str = ""
 
     @property
     def recurrence(self) -> tuple[str, str, str]:
@@ -106,6 +110,7 @@ def submission_of(job: JobId, spec: JobSpec, submitted_at_s: float) -> Submissio
         stages=len(graph.stages) if graph is not None else None,
         parameter_bytes=float(sum(stage.parameter_bytes for stage in graph.stages)) if graph is not None else None,
         gpu_type=spec.gpu_type or "",
+        arguments=described(spec.command, [spec.env[name] for name in spec.secret_env if spec.env.get(name)]),
     )
 
 
