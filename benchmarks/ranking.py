@@ -8,7 +8,7 @@ needs more servers than that, the jobs come faster instead: times between submis
 With ``--servers`` the cluster is what it is, and gangs that it cannot hold are left out. ``trained`` learns from what has ended
 in the simulation, as the service does; ``las`` ranks by attained service; ``none`` is the policy under test without estimates.
 
-``--bounds`` says what the rest of the way to the oracle is made of. What ``trained`` said of each job is replayed with the
+``--bounds`` says what the rest of the way to the oracle is made of. What ``trained`` said first of each job is replayed with the
 truth in its place for the jobs of one history bucket at a time (how often the program had run before), then for the jobs that
 were off by more than a factor of two, of four either way: the row that gains most names the errors that cost most.
 """

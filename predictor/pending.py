@@ -91,10 +91,13 @@ def shadows(jobs: Sequence[Mapping[str, Array]]) -> list[Shadows]:
 
 def baselines_of(knowledge: Knowledge, submission: Submission, unit: Unit) -> tuple[int, tuple[float, ...]]:
     """History bucket and baselines' log points of a job in a unit: as in its example, without its features."""
-    history = knowledge.history[unit]
     declared = submission.declared_iterations if unit is Unit.ITERATIONS else None
-    group = history.group(Level.RECURRENCE_GPUS, keys_of(submission)[Level.RECURRENCE_GPUS])
-    return bucket_of(group.count if group is not None else 0), baseline_points(history, submission, declared)
+    return _bucket(knowledge, submission, unit), baseline_points(knowledge.history[unit], submission, declared)
+
+
+def _bucket(knowledge: Knowledge, submission: Submission, unit: Unit) -> int:
+    group = knowledge.history[unit].group(Level.RECURRENCE_GPUS, keys_of(submission)[Level.RECURRENCE_GPUS])
+    return bucket_of(group.count if group is not None else 0)
 
 
 class LateView(NamedTuple):
@@ -113,8 +116,8 @@ def late_views(knowledge: Knowledge, submission: Submission, first: Baselines) -
     """
     found: dict[Unit, LateView] = {}
     for unit, (bucket, _) in first.items():
-        late, points = baselines_of(knowledge, submission, unit)
-        if late != bucket:
+        if _bucket(knowledge, submission, unit) != bucket:
+            late, points = baselines_of(knowledge, submission, unit)
             found[unit] = LateView(late, points, empirical(knowledge.history[unit], keys_of(submission)))
     return found
 
@@ -139,7 +142,8 @@ class PendingPrediction:
     served then ("": none) and ``current`` whether it is the one that serves now. ``shadow_quantiles`` are the log quantiles
     of every shadow at the learnt levels. ``base`` are the log points before a declaration was mixed in, with their
     ``source`` in words and whether they were ``trusted``; with the ``features`` and the last ``revision`` they serve to
-    revise the estimate while the job runs.
+    revise the estimate while the job runs. ``as_of_s`` is when the run of the same program ended for which the job is predicted
+    again; None before.
     """
 
     baselines: Baselines
@@ -153,6 +157,7 @@ class PendingPrediction:
     trusted: bool = False
     features: Sequence[float] = ()
     revision: Revision | None = None
+    as_of_s: float | None = None
 
     def fill(self, prediction: Prediction) -> None:
         """Take over a prediction. Reads only what is stored with it, so that a restored one is equal."""

@@ -257,9 +257,12 @@ class LivePredictor:
             pending = self._pending.pop(label.job, None)
             if pending is not None:
                 self._score(row, pending, late_views(self._knowledge, row.submission, pending.baselines))
-            outdated = self._learn(row)
+            outdated = [JobId(job) for job in self._learn(row)]
             self._learn_speed(label)
-            return [JobId(job) for job in outdated]
+            for job in outdated:
+                if job in self._pending and math.isfinite(row.ended_at_s):
+                    self._pending[job].as_of_s = row.ended_at_s
+            return outdated
 
     def _learn(self, row: EndedRow) -> list[int]:
         self._throughput.observe_row(row)
@@ -326,7 +329,7 @@ class LivePredictor:
         with self._lock:
             serving = _Serving(self._champion, self._all_served())
             first = self._first_alike(requests)
-            queries = self._prepare(now_s, requests, first)
+            queries = self._prepare(requests, first)
         prepared = [query for query in queries if query is not None]
         _run_models(serving.models, prepared)
         with self._lock:
@@ -399,9 +402,7 @@ class LivePredictor:
             if len(self._pending) > PENDING_MAX:
                 self._pending.popitem(last=False)
 
-    def _prepare(
-        self, now_s: float, requests: Sequence[PredictionRequest], first: Sequence[int]
-    ) -> list[_Query | None]:
+    def _prepare(self, requests: Sequence[PredictionRequest], first: Sequence[int]) -> list[_Query | None]:
         """The queries of the requests at the positions in ``first``, in their order."""
         queries: list[_Query | None] = []
         submissions = [request_submission(request) for request in requests]
@@ -411,20 +412,20 @@ class LivePredictor:
         for position in sorted(set(first)):
             request, submission = requests[position], submissions[position]
             try:
-                queries.append(self._query(request, self._as_of(now_s, submission)))
+                queries.append(self._query(request, self._as_of(submission)))
             except Exception:
                 _log.exception("job %s could not be predicted; it is ranked by attained service", request.job)
                 queries.append(None)
         return queries
 
-    def _as_of(self, now_s: float, submission: Submission) -> Submission:
-        """A job that is predicted again counts as submitted now. Otherwise it would not see that others of its program, which
-        came with it, are still running, and the short ones that have ended would stand for all.
+    def _as_of(self, submission: Submission) -> Submission:
+        """A job that is predicted again counts as submitted when the end came that tells about it. Otherwise it would not see
+        that others of its program, which came with it, are still running, and the short ones that have ended would stand for all.
         """
         pending = self._pending.get(JobId(submission.job))
-        if pending is None or pending.served_log is None or not now_s > submission.submitted_at_s:
+        if pending is None or pending.served_log is None or pending.as_of_s is None:
             return submission
-        return replace(submission, submitted_at_s=now_s)
+        return replace(submission, submitted_at_s=max(submission.submitted_at_s, pending.as_of_s))
 
     def _query(self, request: PredictionRequest, submission: Submission) -> _Query:
         speed = self._throughput.lookup(submission.recurrence, submission.gpus, submission.gpu_type)

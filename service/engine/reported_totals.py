@@ -45,8 +45,8 @@ def replace_estimate(cycle: Cycle, job: JobRecord, prediction: Prediction) -> No
 
 
 def may_refresh(job: JobRecord) -> bool:
-    """Whether the job's estimate rests on the past alone. What a running program reported of itself says more."""
-    return job.estimate is not None and not job.finished and job.reported_iterations is None
+    """Whether the job's estimate rests on the past alone, if it has one. What a running program reported of itself says more."""
+    return not job.finished and job.reported_iterations is None
 
 
 def _reported(cycle: Cycle, job: JobRecord) -> Reported:

@@ -42,6 +42,15 @@ def test_what_an_end_tells_about_a_waiting_job_changes_the_order(story: Story) -
     story.to_the_end()
 
 
+def test_a_job_without_an_estimate_gets_one(story: Story) -> None:
+    story.job("first", runs_s=100, predicted=None, priority=9)
+    story.job("a", runs_s=50, predicted=None, at_s=10.0).until(20)
+    _learns(story, "a", 60.0)
+    story.until(110)
+    assert story.record("a").estimate.points == (60.0,)  # type: ignore[union-attr]
+    story.to_the_end()
+
+
 def test_what_a_program_reported_of_itself_says_more(story: Story) -> None:
     story.job("short", runs_s=10, predicted=10.0).job("a", runs_s=500, predicted=100.0, at_s=1.0).until(30)
     story.told.revised[story.ids["a"]] = (500.0,)
