@@ -224,7 +224,7 @@ def _total(value: float, unit: str) -> str:
 
 def _moved(found: ContributionsDocument, unit: str) -> Iterator[str]:
     start, whole = _total(found["history_median"], unit), _total(found["total"], unit)
-    yield f"Factors from the median of the nearest history, {start}, to the median of {found['model_version']}, {whole}:"
+    yield f"Factors from what past runs say, {start}, to the median of {found['model_version']}, {whole}:"
     yield from (f"  x{each['factor']:.2f}  {each['words']}" for each in found["top"])
     yield f"  x{found['others_factor']:.2f}  all other features"
     yield f"  x{found['usual_factor']:.2f}  constant factor of the model"

@@ -168,7 +168,7 @@ class ContributionsDocument(TypedDict):
         str, Field(description="The explained model. For a forest it is the XGBoost model of the same training.")
     ]
     history_median: Annotated[
-        float, Field(description="The median of the nearest history, from which the models start.")
+        float, Field(description="Where the models start: the nearest median, or alike runs scaled to the arguments.")
     ]
     usual_factor: Annotated[float, Field(description="The model's constant factor for every job.")]
     top: Annotated[

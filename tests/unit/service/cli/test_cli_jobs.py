@@ -220,7 +220,7 @@ def test_explain_of_one_job_says_why_it_is_predicted_so(cli: CliWorld) -> None:
     assert "It is ranked by the model's distribution." in lines
     assert "14 past runs with as many GPUs; intervals are calibrated on jobs with 5-19 past runs." in lines
     start = lines.index(next(line for line in lines if line.startswith("Factors from")))
-    words = f"Factors from the median of the nearest history, 2 min 30 s, to the median of {model.version}/xgboost, "
+    words = f"Factors from what past runs say, 2 min 30 s, to the median of {model.version}/xgboost, "
     assert lines[start].startswith(words)
     assert all(re.match(r"  x\d+\.\d\d  \w", line) for line in lines[start + 1 : start + 9])
     assert lines[start + 9 :] == ["Similar jobs:", f"  job {past}: digits, 2 GPUs, 1 min, succeeded"]
