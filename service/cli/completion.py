@@ -7,11 +7,12 @@ import io
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stderr, suppress
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import typer
 
-from service.cli.connect import connect
-from service.client import TERMINAL_STATES, UNFINISHED_STATES, Client
+if TYPE_CHECKING:
+    from service.client import Client
 
 JOBS_MAX = 200
 """Newest unfinished jobs that are offered."""
@@ -67,6 +68,8 @@ def policies(incomplete: str) -> list[str]:
 
 def states(incomplete: str) -> list[str]:
     """States of jobs."""
+    from service.client import TERMINAL_STATES, UNFINISHED_STATES
+
     return _matching((*UNFINISHED_STATES, *TERMINAL_STATES), incomplete)
 
 
@@ -77,13 +80,17 @@ def servers(incomplete: str) -> list[str]:
 
 def jobs(incomplete: str) -> list[str]:
     """Numbers of unfinished jobs, newest first, and the words for several."""
+    from service.client import UNFINISHED_STATES
+
     numbers = _asked(
         lambda client: [str(job["id"]) for job in client.jobs.list(states=UNFINISHED_STATES, limit=JOBS_MAX)]
     )
     return _matching((*numbers, "last", "all"), incomplete)
 
 
-def _asked(ask: Callable[[Client], Sequence[str]]) -> Sequence[str]:
+def _asked(ask: "Callable[[Client], Sequence[str]]") -> Sequence[str]:
+    from service.cli.connect import connect
+
     with suppress(Exception), redirect_stderr(io.StringIO()), connect() as client:
         return ask(client)
     return ()

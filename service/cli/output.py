@@ -8,16 +8,17 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import typer
 
 from policies.suggestion import did_you_mean
 from service.cli import completion
 from service.cli.commands import Only
-from service.cli.connect import connect
 from service.cli.fail import fail
-from service.client import Client
+
+if TYPE_CHECKING:
+    from service.client import Client
 
 WATCH_PERIOD_S = 2.0
 CLEAR_SCREEN = "\x1b[2J\x1b[H"
@@ -132,8 +133,11 @@ def show_rows(table: Table[Row], ask: Callable[[], Sequence[Row]], how: Style) -
     show(table, lambda: table.answer(ask()), how)
 
 
-def show_service(table: Table[Row], ask: Callable[[Client], Sequence[Row]], how: Style) -> None:
+def show_service(table: Table[Row], ask: "Callable[[Client], Sequence[Row]]", how: Style) -> None:
     """Connect to the service and show the rows that ``ask`` reads from it."""
+    # Commands that need no service, such as simulations, do not wait for the HTTP library.
+    from service.cli.connect import connect
+
     with connect() as client:
         show_rows(table, lambda: ask(client), how)
 

@@ -42,3 +42,7 @@ def test_the_queue_needs_no_settings() -> None:
 def test_help_needs_no_heavy_library(arguments: tuple[str, ...]) -> None:
     light = HEAVY - ({"numpy"} if arguments[0] == "sim" else set())
     assert imported(*arguments) & light == set()
+
+
+def test_a_simulation_needs_no_http() -> None:
+    assert imported("sim", "run", "--help") & (HEAVY - {"numpy"} | {"httpx", "service.client"}) == set()
