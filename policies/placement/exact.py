@@ -1,6 +1,7 @@
 """All mappings, and the best of them: for small gangs, and as the reference for tests of the search. Exponential."""
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 from policies.placement.heavy_edge import cut_bytes
 from policies.placement.iteration import Counts, Gang, Link, seconds
@@ -13,14 +14,16 @@ def mappings(gang: Gang, granted: Sequence[int], links: Sequence[Link] | None = 
     grant, holds what.
     """
 
-    def rows(rest: Sequence[int], room: int) -> Iterator[Counts]:
+    @cache  # the same few rests are filled into many servers
+    def rows(rest: Counts, room: int) -> list[Counts]:
         if not rest:
-            yield ()
-            return
+            return [()]
         tensor = gang.tensor[len(gang.tensor) - len(rest)]
-        for held in range(min(rest[0], room // tensor) + 1):
-            for tail in rows(rest[1:], room - held * tensor):
-                yield (held, *tail)
+        return [
+            (held, *tail)
+            for held in range(min(rest[0], room // tensor) + 1)
+            for tail in rows(rest[1:], room - held * tensor)
+        ]
 
     def fill(rest: Counts, m: int, before: Counts) -> Iterator[tuple[Counts, ...]]:
         if m == len(granted):

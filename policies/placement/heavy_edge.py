@@ -23,13 +23,25 @@ def ring_edge_bytes(gang: Gang, s: int) -> float:
 def cut_bytes(gang: Gang, counts: Sequence[Sequence[int]]) -> float:
     """Weight of all edges between servers: an arc per server for a ring that leaves one, and the remote stage pairs."""
     total = 0.0
-    for s, replicas in enumerate(gang.replicas):
-        hosts = sum(1 for row in counts if row[s])
+    for s, edges in enumerate(_edges(gang)):
+        hosts = sum([1 for row in counts if row[s]])
         total += gang.ring_bytes[s] * hosts if hosts > 1 else 0.0
-        for q in {q for q, _ in gang.neighbours[s] if q > s}:
-            near = sum(row[s] * row[q] for row in counts)
-            total += edge_bytes(gang, s, q) * (replicas * gang.replicas[q] - near)
+        for q, weight, pairs in edges:
+            near = sum([row[s] * row[q] for row in counts])
+            total += weight * (pairs - near)
     return total
+
+
+@lru_cache(maxsize=4096)
+def _edges(gang: Gang) -> tuple[tuple[tuple[int, float, int], ...], ...]:
+    """Of each stage: its later neighbours, with the weight of an edge between their replicas and the number of such edges."""
+    return tuple(
+        tuple(
+            (q, edge_bytes(gang, s, q), replicas * gang.replicas[q])
+            for q in {q for q, _ in gang.neighbours[s] if q > s}
+        )
+        for s, replicas in enumerate(gang.replicas)
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -7,6 +7,7 @@ contention passes its own shares instead (``Link.share_bytes_s``); nothing else 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import inf
 from typing import NamedTuple
 
 from policies.model.cluster import Cluster, Server
@@ -62,7 +63,7 @@ class Gang:
 
     def gpus_for(self, counts: Sequence[int]) -> int:
         """GPUs that this many replicas of each stage need."""
-        return sum(count * tensor for count, tensor in zip(counts, self.tensor, strict=True))
+        return sum([count * tensor for count, tensor in zip(counts, self.tensor, strict=True)])
 
 
 @lru_cache(maxsize=4096)
@@ -96,32 +97,50 @@ def straddles(gang: Gang, gpus: Iterable[int], counts: Iterable[Sequence[int]]) 
 
 
 def seconds(gang: Gang, links: Sequence[Link], counts: Sequence[Sequence[int]], straddling: bool = False) -> float:
-    """alpha(x) for ``counts[m][s]`` replicas of stage s on the server behind ``links[m]``. O(servers x stages x degree).
+    """alpha(x) for ``counts[m][s]`` replicas of stage s on the server behind ``links[m]``. O(servers x stages x degree). Servers
+    that hold nothing count only in a straddling placement.
 
     In a ``straddling`` placement a replica counts where its first rank is. The counts do not show where its other ranks are,
     so the slowest GPU and the narrowest share are used for every stage: the result is an upper bound.
     """
-    narrowest = min(link.share_bytes_s for link in links)
-    slowest = min(link.speed for link in links)
     rings = [_ring_s(gang, s, links, counts, straddling) for s in range(len(gang.replicas))]
-    worst = 0.0
+    narrowest = min([link.share_bytes_s for link in links]) if straddling else 0.0
+    slowest = min([link.speed for link in links]) if straddling else 0.0
+    synchronous, worst = gang.synchronous, 0.0
     for link, row in zip(links, counts, strict=True):
-        speed = slowest if straddling else link.speed
-        group_bytes_s = min(link.intra_bytes_s, narrowest) if straddling else link.intra_bytes_s
-        for s, held in enumerate(row):
-            if not held:
-                continue
-            busy = _busy_s(gang, s, row, link, speed, group_bytes_s)
-            worst = max(worst, busy if gang.synchronous else busy + rings[s])
-    return gang.fill_ratio * worst + max(rings) if gang.synchronous else worst
+        if straddling:
+            busy = _row_busy_s(gang, row, link, slowest, min(link.intra_bytes_s, narrowest))
+        else:
+            busy = _kept_row_busy_s(gang, tuple(row), link)
+        for s, own in busy:
+            if not synchronous:
+                own += rings[s]
+            if own > worst:
+                worst = own
+    return gang.fill_ratio * worst + max(rings) if synchronous else worst
+
+
+def _row_busy_s(
+    gang: Gang, row: Sequence[int], link: Link, speed: float, group_bytes_s: float
+) -> tuple[tuple[int, float], ...]:
+    """(stage, seconds) of each stage that the server holds replicas of."""
+    return tuple([(s, _busy_s(gang, s, row, link, speed, group_bytes_s)) for s, held in enumerate(row) if held])
+
+
+@lru_cache(maxsize=16_384)
+def _kept_row_busy_s(gang: Gang, row: Counts, link: Link) -> tuple[tuple[int, float], ...]:
+    """Memoised: the mappings that a search compares differ in two servers."""
+    return _row_busy_s(gang, row, link, link.speed, link.intra_bytes_s)
 
 
 def _busy_s(gang: Gang, s: int, row: Sequence[int], link: Link, speed: float, group_bytes_s: float) -> float:
     """What a replica of stage s on one server does in an iteration beside its ring: compute, its tensor group, activations."""
     busy = gang.compute_s[s] / speed + gang.tensor_bytes[s] / group_bytes_s
+    share_bytes_s, intra_bytes_s, _ = link
+    replicas = gang.replicas
     for q, sent in gang.neighbours[s]:
-        near = row[q] / gang.replicas[q]
-        busy += sent * (near / link.intra_bytes_s + (1.0 - near) / link.share_bytes_s)
+        near = row[q] / replicas[q]
+        busy += sent * (near / intra_bytes_s + (1.0 - near) / share_bytes_s)
     return busy
 
 
@@ -198,10 +217,18 @@ def _ring_s(gang: Gang, s: int, links: Sequence[Link], counts: Sequence[Sequence
     """T_ar: the ring all-reduce of stage s is as fast as the server through which it leaves with the least bandwidth."""
     if gang.replicas[s] == 1:
         return 0.0
-    hosts = [(link, row[s]) for link, row in zip(links, counts, strict=True) if row[s] or straddling]
-    if len(hosts) == 1:
-        return gang.ring_bytes[s] / hosts[0][0].intra_bytes_s
-    return gang.ring_bytes[s] / min(min(link.intra_bytes_s, max(1, held) * link.share_bytes_s) for link, held in hosts)
+    hosts, intra, least = 0, inf, inf
+    for (share_bytes_s, intra_bytes_s, _), row in zip(links, counts, strict=True):
+        held = row[s]
+        if held or straddling:
+            hosts += 1
+            intra = intra_bytes_s
+            leaving = held * share_bytes_s if held else share_bytes_s
+            if leaving > intra_bytes_s:
+                leaving = intra_bytes_s
+            if leaving < least:
+                least = leaving
+    return gang.ring_bytes[s] / (intra if hosts == 1 else least)
 
 
 def floor_s(gang: Gang, links: Iterable[Link]) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice, permutations
 from math import lcm
+from operator import itemgetter
 
 from policies.placement.exact import mappings
 from policies.placement.heavy_edge import cut_bytes, heavy_edge
@@ -59,47 +60,51 @@ def searched(gang: Gang, links: tuple[Link, ...], granted: tuple[int, ...]) -> t
 def _fastest(gang: Gang, links: tuple[Link, ...], found: list[Rows]) -> tuple[float, Rows] | None:
     if not found:
         return None
-    (alpha, _), rows = min(((_cost(gang, links, rows), rows) for rows in found), key=lambda each: each[0])
-    return alpha, rows
+    return _best(gang, [(seconds(gang, links, rows), rows) for rows in found])
+
+
+def _best(gang: Gang, found: list[tuple[float, Rows]]) -> tuple[float, Rows]:
+    """The first of those with the least (alpha, cut bytes). Cuts are counted only where alphas are equal."""
+    least = min(found, key=itemgetter(0))
+    tied = [each for each in found if each[0] == least[0]]
+    return least if len(tied) == 1 else min(tied, key=lambda each: cut_bytes(gang, each[1]))
 
 
 def _cost(gang: Gang, links: tuple[Link, ...], rows: Rows) -> _Cost:
-    used = [m for m, row in enumerate(rows) if any(row)]
-    alpha = seconds(gang, [links[m] for m in used], [rows[m] for m in used])
-    return alpha, cut_bytes(gang, rows)
+    return seconds(gang, links, rows), cut_bytes(gang, rows)
 
 
 def _improved(gang: Gang, links: tuple[Link, ...], granted: tuple[int, ...], rows: Rows) -> Rows:
     """Apply the best exchange between two servers, and repeat while (alpha, cut bytes) falls."""
     cost = _cost(gang, links, rows)
     for _ in range(SEARCH_ROUNDS_MAX):
-        best = min(
-            ((_cost(gang, links, exchanged), exchanged) for exchanged in _exchanges(gang, granted, rows)),
-            key=lambda each: each[0],
-            default=(cost, rows),
-        )
-        if not best[0] < cost:
+        exchanged = [(seconds(gang, links, each), each) for each in _exchanges(gang, granted, rows)]
+        if not exchanged:
             break
-        cost, rows = best
+        alpha, best = _best(gang, exchanged)
+        if alpha > cost[0] or not (found := (alpha, cut_bytes(gang, best))) < cost:
+            break
+        cost, rows = found, best
     return rows
 
 
 def _exchanges(gang: Gang, granted: tuple[int, ...], rows: Rows) -> Iterator[Rows]:
     """Mappings in which one replica or all replicas of a stage move to another server, into free GPUs or in exchange for equally
     many GPUs of another stage; and those in which two servers swap everything."""
+    rooms = [gpus - gang.gpus_for(row) for gpus, row in zip(granted, rows, strict=True)]
     for a, b in permutations(range(len(rows)), 2):
-        room = granted[b] - gang.gpus_for(rows[b])
-        for row_a, row_b in _transfers(gang, rows[a], rows[b], room):
-            if gang.gpus_for(row_a) <= granted[a] and gang.gpus_for(row_b) <= granted[b]:
+        for row_a, row_b, moved in _transfers(gang, rows[a], rows[b], rooms[b]):
+            if -rooms[a] <= moved <= rooms[b]:
                 yield tuple(row_a if m == a else row_b if m == b else row for m, row in enumerate(rows))
 
 
-def _transfers(gang: Gang, source: Counts, target: Counts, room: int) -> Iterator[tuple[Counts, Counts]]:
+def _transfers(gang: Gang, source: Counts, target: Counts, room: int) -> Iterator[tuple[Counts, Counts, int]]:
+    """What the servers hold afterwards, and the GPUs that the second one needs more than before."""
     if source > target:
-        yield target, source
+        yield target, source, gang.gpus_for(source) - gang.gpus_for(target)
     for s, held in enumerate(source):
         for count in {min(1, held), min(held, room // gang.tensor[s])} - {0}:
-            yield _plus(source, s, -count), _plus(target, s, count)
+            yield _plus(source, s, -count), _plus(target, s, count), count * gang.tensor[s]
         for q in range(s + 1, len(source)):
             if not held or not target[q]:
                 continue
@@ -108,7 +113,7 @@ def _transfers(gang: Gang, source: Counts, target: Counts, room: int) -> Iterato
             most = min(held // one_s, target[q] // one_q)
             for count in {min(1, most), most} - {0}:
                 new_source = _plus(_plus(source, s, -count * one_s), q, count * one_q)
-                yield new_source, _plus(_plus(target, s, count * one_s), q, -count * one_q)
+                yield new_source, _plus(_plus(target, s, count * one_s), q, -count * one_q), 0
 
 
 def _plus(row: Counts, s: int, count: int) -> Counts:
