@@ -200,7 +200,8 @@ def loss_words(found: Document) -> str:
 def _saved(saved: Document, before: Document) -> str:
     change = -saved["mean_jct_s"] / before["mean_jct_s"] if before["mean_jct_s"] > 0.0 else 0.0
     waited, gpu = _hours(saved["waiting_hours"]), _hours(saved["gpu_hours"])
-    return f"{waited} waiting hours and {gpu} GPU-hours; mean completion time {change:+.1%}"
+    # Adding 0.0 takes the minus sign from a zero.
+    return f"{waited} waiting hours and {gpu} GPU-hours; mean completion time {round(change, 3) + 0.0:+.1%}"
 
 
 def _print(found: Document) -> None:
