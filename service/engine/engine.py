@@ -13,7 +13,7 @@ is read again. A failed transaction discards the world and loads it again.
 import heapq
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from math import inf
 from typing import Any, Generic, TypeVar
@@ -32,6 +32,7 @@ from policies.model.value import value
 from service.engine.actions import apply_action, launch_of
 from service.engine.crash_points import CrashPoint, reached
 from service.engine.cycle import Cycle, EngineSettings
+from service.engine.estimates import may_refresh, refresh_estimates, revise_estimates
 from service.engine.events import EngineRequest, RequestKind
 from service.engine.labels import label_of
 from service.engine.ports import (
@@ -46,7 +47,6 @@ from service.engine.ports import (
 )
 from service.engine.record import JobRecord
 from service.engine.refusals import Refusals
-from service.engine.reported_totals import may_refresh, replace_estimate, revise_estimates
 from service.engine.reports import apply_report, attained_walltime, fence
 from service.engine.requests import (
     admit,
@@ -114,6 +114,7 @@ class Engine(Generic[State]):
         self._stale = False
         self._refusals = Refusals()
         self._outdated: dict[JobId, None] = {}
+        self._refreshed: list[JobId] = []
         self.recover()
 
     @property
@@ -253,7 +254,7 @@ class Engine(Generic[State]):
                     cancel_dependent(cycle, job, failed)
             self._failed_dependents = []
         requests = self._ports.store.pending_requests(self.settings.facts_per_cycle_max)
-        self._backlog = bool(self._outdated) or len(requests) >= self.settings.facts_per_cycle_max
+        self._backlog = len(self._outdated) > len(self._refreshed) or len(requests) >= self.settings.facts_per_cycle_max
         if requests:
             submitted = [request for request in requests if request.kind is RequestKind.SUBMITTED]
             if submitted:
@@ -316,14 +317,10 @@ class Engine(Generic[State]):
 
     def _refresh_estimates(self, cycle: Cycle) -> None:
         """Ask again for the predictions of unfinished jobs of which more is known since the last cycle."""
-        outdated = list(islice(self._outdated, REFRESHED_PER_CYCLE_MAX))
-        for job_id in outdated:
-            del self._outdated[job_id]
-        jobs = [job for job_id in outdated if (job := self._world.jobs.get(job_id)) is not None and may_refresh(job)]
-        for job, prediction in zip(jobs, self._predict(cycle.now_s, jobs), strict=True):
-            if prediction is not None and prediction.estimate != job.estimate:
-                # Nobody reads what other models would have said in between: only first predictions are scored.
-                replace_estimate(cycle, job, replace(prediction, shadows=()))
+        self._refreshed = list(islice(self._outdated, REFRESHED_PER_CYCLE_MAX))
+        found = (self._world.jobs.get(job_id) for job_id in self._refreshed)
+        jobs = [job for job in found if job is not None and may_refresh(job)]
+        refresh_estimates(cycle, jobs, self._predict(cycle.now_s, jobs))
 
     def _set_timer(self, at_s: float, job: JobId) -> None:
         heapq.heappush(self._timers, (at_s, job))
@@ -443,6 +440,9 @@ class Engine(Generic[State]):
         for job_id in cycle.ended:
             if job_id not in dropped:
                 self._world.remove_job(job_id)
+        for job_id in self._refreshed:
+            if job_id not in dropped:
+                del self._outdated[job_id]
         if cycle.commands:
             ports.executor.send([command for job_id, command in cycle.commands if job_id not in dropped])
             reached(CrashPoint.SENT)

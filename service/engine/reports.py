@@ -13,9 +13,9 @@ from policies.throughput import alpha, iteration_time_s
 from policies.training.gpu_speed import with_assumed_speed
 from service.engine.commands import Stop
 from service.engine.cycle import Cycle
+from service.engine.estimates import note_total
 from service.engine.events import Report, ReportKind, ServerEventKind, Warned
 from service.engine.record import JobRecord
-from service.engine.reported_totals import note_total
 
 EXIT_YIELD = 75
 """EX_TEMPFAIL: the program has checkpointed and is ready to resume."""

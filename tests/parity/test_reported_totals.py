@@ -26,14 +26,6 @@ def progress(story: Story, name: str, iteration: float, total: float | None) -> 
     )
 
 
-@pytest.fixture(params=["memory", "both"])
-def story(request: pytest.FixtureRequest, database: Database) -> Story:
-    made = cluster("1x1", policy("asrpt"))
-    if request.param == "both":
-        in_both(made, database)
-    return made
-
-
 def test_a_job_that_names_a_larger_total_makes_way(story: Story) -> None:
     story.job("long", runs_s=5_000, predicted=100.0).job("short", runs_s=60, at_s=50.0).until(60)
     assert story.state("short") is JobState.QUEUED, "60 s are no reason to stop what had 50 s left"

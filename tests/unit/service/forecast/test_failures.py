@@ -173,15 +173,15 @@ def test_futures_with_failures_cover_better_where_servers_fail() -> None:
     simulator = Simulator(jobs, cluster, policy, "oracle", SimulationOptions(keep_spans=True, faults=plan))
     changes: list[tuple[ServerIndex, float, str]] = []
     seen: list[tuple[WorldSnapshot, Failures]] = []
-    down = [False] * 4
+    down = {ServerIndex(index): False for index in range(4)}
     while simulator.step():
         now_s, servers = simulator.clock.now_s(), simulator.engine.world.servers
-        for index, record in enumerate(servers):
-            if record.down != down[index]:
-                changes.append((ServerIndex(index), now_s, "down" if record.down else "up"))
-        down = [record.down for record in servers]
+        for server, was_down in down.items():
+            if servers[server].down != was_down:
+                changes.append((server, now_s, "up" if was_down else "down"))
+        down = {server: servers[server].down for server in down}
         if now_s >= 2.5e5 + 9_000.0 * len(seen) and len(seen) < 25:
-            outages, up_s = outages_of(changes, dict(enumerate(down)), 0.0, now_s)  # type: ignore[arg-type]
+            outages, up_s = outages_of(changes, down, 0.0, now_s)
             seen.append((take(simulator.engine.world, now_s), failures_of(outages, up_s, [])))
     ends = dict(zip((each.id for each in jobs), (each.finish_time_s for each in simulator.outcomes()), strict=True))
 

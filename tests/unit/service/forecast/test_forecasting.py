@@ -83,8 +83,8 @@ class Live:
             self.cycle_number = self.engine.cycle().number
 
 
-@pytest.fixture
-def live() -> Live:
+def living() -> Live:
+    """A service with nothing submitted yet."""
     clock, cluster, store = SimClock(50.0), CLUSTER, MemoryStore()
     truths = {JobId(number): JobTruth(1e6) for number in range(1, 9)}
     executor = SimulatedExecutor(clock, cluster, truths, ExecutorCosts(0.0, 0.0))

@@ -26,7 +26,7 @@ from service.forecast.forecast import Forecast, JobForecast, Spread
 from service.forecast.forecaster import Forecaster
 from service.forecast.past import RecordedPast, calibrated, rhythm_of
 from service.forecast.worker import Question, answer
-from tests.unit.service.forecast.test_forecasting import Live, Tells, live  # noqa: F401 - a fixture
+from tests.unit.service.forecast.test_forecasting import Live, Tells
 
 TOLD = Estimate((10.0, 20.0), Unit.SERVICE_S, "told", seconds_per_unit=1.0)
 
@@ -140,7 +140,7 @@ class _Late:
         return Calibration([Outcome(Milestone.FINISH, (100.0, 100.0, 100.0), 260.0)] * 500)
 
 
-def test_the_live_forecast_has_arrivals_and_failures_and_is_calibrated(live: Live, tmp_path: Path) -> None:  # noqa: F811
+def test_the_live_forecast_has_arrivals_and_failures_and_is_calibrated(live: Live, tmp_path: Path) -> None:
     asked: list[Question] = []
 
     def compute(question: Question) -> Forecast:

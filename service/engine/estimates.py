@@ -1,8 +1,12 @@
-"""Reported totals and first speeds of running programs: collected from reports, and passed to the predictor before the decision.
+"""Estimates that change while jobs wait and run: by what running programs report, and by the ends of other runs.
 
-Only progress reports count. A total in the report of an attempt's end can no longer change a rank, and a simulated executor
-fills in the true one there.
+Reported totals and first speeds are collected from reports, and passed to the predictor before the decision. Only progress
+reports count. A total in the report of an attempt's end can no longer change a rank, and a simulated executor fills in the
+true one there.
 """
+
+from collections.abc import Sequence
+from dataclasses import replace
 
 from policies.model.decision import ChangeKind
 from policies.model.estimate import Prediction, PredictionRequest, Reported
@@ -33,20 +37,33 @@ def revise_estimates(cycle: Cycle, predictor: Predictor) -> None:
     answers = predictor.revise(cycle.now_s, list(reported.values()))
     for job_id, answer in zip(reported, answers, strict=True):
         if answer is not None:
-            replace_estimate(cycle, cycle.world.jobs[job_id], answer)
+            _replace(cycle, cycle.world.jobs[job_id], answer)
 
 
-def replace_estimate(cycle: Cycle, job: JobRecord, prediction: Prediction) -> None:
+def refresh_estimates(cycle: Cycle, jobs: Sequence[JobRecord], predictions: Sequence[Prediction | None]) -> None:
+    """Give jobs their newer predictions, where those differ. The first one of a job is kept whole, because it is scored; of later
+    ones nobody reads what other models would have said.
+    """
+    for job, prediction in zip(jobs, predictions, strict=True):
+        if prediction is not None and prediction.estimate != job.estimate:
+            _replace(cycle, job, prediction if job.estimate is None else replace(prediction, shadows=()))
+
+
+def may_refresh(job: JobRecord) -> bool:
+    """Whether the job's estimate rests on the past and its declaration alone, if it has one. A program that has reported a total,
+    or has outlived what it declared, says more of itself.
+    """
+    declared = job.spec.declared_iterations
+    outlived = declared is not None and job.iterations > declared
+    return not job.finished and job.reported_iterations is None and not outlived
+
+
+def _replace(cycle: Cycle, job: JobRecord, prediction: Prediction) -> None:
     """Rank the job by another prediction from now on."""
     job.estimate = prediction.estimate
     cycle.world.time_again(job)
     cycle.touch(job).prediction = prediction
     cycle.change(ChangeKind.ESTIMATED, job)
-
-
-def may_refresh(job: JobRecord) -> bool:
-    """Whether the job's estimate rests on the past alone, if it has one. What a running program reported of itself says more."""
-    return not job.finished and job.reported_iterations is None
 
 
 def _reported(cycle: Cycle, job: JobRecord) -> Reported:
