@@ -21,7 +21,7 @@ from policies.placement.candidates import fastest
 from policies.placement.exact import exact, mappings
 from policies.placement.heavy_edge import cut_bytes, heavy_edge
 from policies.placement.iteration import Gang, Link, ceil_s, floor_s, gang, link_of, seconds
-from policies.placement.mapping import mapped, searched
+from policies.placement.mapping import ENUMERATED_MAX, mapped, searched
 from policies.placement.packing import packed
 from policies.placement.pool import FreePool
 from policies.throughput import iteration_time_s
@@ -191,6 +191,7 @@ def test_the_search_maps_the_catalogue_within_3_percent_of_the_oracle(nic_gbps) 
             heavy.append(seconds(members, links, by_edges) / least)
             found.append(by_search[0] / least)
             assert math.isclose(by_search[0], seconds(members, links, by_search[1]))
+            assert all(members.gpus_for(row) <= held for row, held in zip(by_search[1], granted, strict=True))
     assert len(found) == 352
     assert min(found) >= 1 - 1e-9
     assert max(found) <= 1.03
@@ -213,6 +214,10 @@ def test_jobs_of_up_to_8_gpus_are_mapped_within_3_percent_of_the_oracle(members,
     if found is not None and best is not None:
         used = [m for m, row in enumerate(best) if any(row)]
         assert found[0] <= 1.03 * seconds(members, [links[m] for m in used], [best[m] for m in used])
+        every = list(mappings(members, granted, links))
+        if len(granted) > 1 and len(members.replicas) > 1 and len(every) <= ENUMERATED_MAX:
+            least = min((seconds(members, links, rows), cut_bytes(members, rows)) for rows in every)
+            assert (found[0], cut_bytes(members, found[1])) == least, "of equally fast mappings the one that cuts least"
 
 
 @given(small_jobs(), st.lists(st.integers(0, 7), min_size=2, max_size=4))

@@ -322,6 +322,7 @@ def test_the_first_ends_of_a_new_program_tell_about_its_other_runs() -> None:
     predictor = LivePredictor()
     predictor.warm(recurring_history(60, reports=False))
     factors: dict[str, list[float]] = {"first": [], "again": []}
+    widths: dict[str, list[float]] = {"first": [], "again": []}
     for number in range(12):
         runs = _sweep(number, 30, 300.0 * 7.0 ** (number % 3))
         asked = [PredictionRequest(run.job, run.spec, run.submitted_at_s) for run in runs]
@@ -333,9 +334,25 @@ def test_the_first_ends_of_a_new_program_tell_about_its_other_runs() -> None:
         assert first is not None and again is not None
         for name, answer in (("first", first), ("again", again)):
             factors[name].append(abs(math.log(answer.estimate.median / runs[-1].service_s)))
+        widths["first"].append(math.log(first.estimate.quantile(0.9) / first.estimate.quantile(0.1)))
+        widths["again"].append(math.log(again.estimate.quantile(0.9) / again.estimate.quantile(0.1)))
         predictor.ended(runs[-1])
     assert np.mean(factors["first"][6:]) > math.log(2.0), "nothing told new programs apart"
     assert np.mean(factors["again"][6:]) < math.log(1.4)
+    assert np.mean(widths["again"][6:]) < np.mean(widths["first"][6:]) / 3.0
+
+
+def test_a_job_that_is_predicted_again_sees_the_runs_that_came_with_it() -> None:
+    predictor = LivePredictor()
+    predictor.warm(recurring_history(60, reports=False))
+    runs = _sweep(0, 10, 300.0)
+    asked = [PredictionRequest(run.job, run.spec, run.submitted_at_s) for run in runs]
+    answers = [predictor.predict(runs[0].submitted_at_s, asked)[5]]
+    for ended_run in runs[:2]:
+        predictor.ended(ended_run)
+        answers += predictor.predict(ended_run.ended_at_s, asked[5:6])
+    open_runs = [answer and answer.features[features.NAMES.index("open_recurrence")] for answer in answers]
+    assert open_runs == [5.0, 8.0, 7.0], "first those before it, later all that still run but itself"
 
 
 def test_nobody_waits_for_the_ends_of_unnamed_jobs_or_of_one_that_never_ran() -> None:

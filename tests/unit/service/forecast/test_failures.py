@@ -131,6 +131,8 @@ def test_a_job_that_fails_faster_than_it_saves_still_ends_in_every_future() -> N
     finish = found.jobs[JobId(1)].finish
     assert finish is not None
     assert finish.p10_s >= NOW_S + 1e6 + FAILURES_MIN
+    # After that number of failures, a minute apart, none comes any more.
+    assert finish.p90_s <= NOW_S + 1e6 + 2 * 60.0 * FAILURES_MIN
 
 
 def test_a_job_that_cannot_run_ends_no_future_later() -> None:
