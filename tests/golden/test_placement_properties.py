@@ -21,7 +21,7 @@ from policies.placement.candidates import fastest
 from policies.placement.exact import exact, mappings
 from policies.placement.heavy_edge import cut_bytes, heavy_edge
 from policies.placement.iteration import Gang, Link, ceil_s, floor_s, gang, link_of, seconds
-from policies.placement.mapping import ENUMERATED_MAX, mapped, searched
+from policies.placement.mapping import ENUMERATED_MAX, _exchanges, mapped, searched
 from policies.placement.packing import packed
 from policies.placement.pool import FreePool
 from policies.throughput import iteration_time_s
@@ -265,6 +265,13 @@ def test_of_mappings_that_differ_in_equal_servers_one_is_enumerated() -> None:
     )
     assert set(mappings(members, (2, 2), (LINK, LINK))) == {((1, 1), (1, 1)), ((2, 0), (0, 2))}
     assert set(mappings(members, (2, 2), (LINK, LINK._replace(speed=2.0)))) == set(mappings(members, (2, 2)))
+
+
+def test_an_exchange_stays_within_the_grants() -> None:
+    graph = StageGraph((Stage("a", 1, 1, 1), Stage("b", 1, 1, 1)), ((0, 1, 1),))
+    members, granted = gang(graph, ParallelismConfig((1, 5), (1, 1))), (1, 6)
+    found = list(_exchanges(members, granted, ((1, 0), (0, 5))))
+    assert sorted(found) == [((0, 0), (1, 5)), ((0, 1), (1, 4))], "to swap the servers would take 5 of 1 GPU"
 
 
 def test_all_mappings_are_listed_once() -> None:

@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -321,25 +322,26 @@ def _sweep(number: int, runs: int, seconds: float) -> list[EndedJob]:
 def test_the_first_ends_of_a_new_program_tell_about_its_other_runs() -> None:
     predictor = LivePredictor()
     predictor.warm(recurring_history(60, reports=False))
-    factors: dict[str, list[float]] = {"first": [], "again": []}
-    widths: dict[str, list[float]] = {"first": [], "again": []}
+    factors: defaultdict[str, list[float]] = defaultdict(list)
+    widths: defaultdict[str, list[float]] = defaultdict(list)
     for number in range(12):
         runs = _sweep(number, 30, 300.0 * 7.0 ** (number % 3))
         asked = [PredictionRequest(run.job, run.spec, run.submitted_at_s) for run in runs]
         first = predictor.predict(runs[0].submitted_at_s, asked)[-1]
-        told = {count: predictor.ended(run) for count, run in enumerate(runs[:-1], 1)}
+        told = {1: predictor.ended(runs[0])}
+        early = predictor.predict(runs[0].ended_at_s, asked[-1:])[0]
+        told |= {count: predictor.ended(run) for count, run in enumerate(runs[1:-1], 2)}
         assert {count for count, jobs in told.items() if jobs} == set(TELLING_RUNS)
         assert all(told[count] == [run.job for run in runs[count:]] for count in TELLING_RUNS)
         again = predictor.predict(runs[-2].ended_at_s, asked[-1:])[0]
-        assert first is not None and again is not None
-        for name, answer in (("first", first), ("again", again)):
+        for name, answer in (("first", first), ("early", early), ("again", again)):
+            assert answer is not None
             factors[name].append(abs(math.log(answer.estimate.median / runs[-1].service_s)))
-        widths["first"].append(math.log(first.estimate.quantile(0.9) / first.estimate.quantile(0.1)))
-        widths["again"].append(math.log(again.estimate.quantile(0.9) / again.estimate.quantile(0.1)))
+            widths[name].append(math.log(answer.estimate.quantile(0.9) / answer.estimate.quantile(0.1)))
         predictor.ended(runs[-1])
     assert np.mean(factors["first"][6:]) > math.log(2.0), "nothing told new programs apart"
     assert np.mean(factors["again"][6:]) < math.log(1.4)
-    assert np.mean(widths["again"][6:]) < np.mean(widths["first"][6:]) / 3.0
+    assert np.mean(widths["early"][6:]) < math.log(4.0) < np.mean(widths["first"][6:])
 
 
 def test_a_job_that_is_predicted_again_sees_the_runs_that_came_with_it() -> None:
