@@ -4,9 +4,8 @@ A forecast gives quantiles of a time ahead. The error of a past forecast at a le
 that quantile. The quantile of a new forecast is moved by the level's own quantile of these errors, weighted by how near the past
 horizon and the past width were, on a logarithmic scale (conformal prediction with local weights; after Romano, Patterson, Candes,
 "Conformalized quantile regression", 2019, and Guan, "Localized conformal prediction", 2023). A narrow forecast errs differently
-from a wide one of the same horizon. The
-newest forecasts count, so the moves follow a change of the workload. A few pseudo-errors that say "as forecast" keep a short past
-from deciding alone.
+from a wide one of the same horizon. The newest forecasts count, so the moves follow a change of the workload. A few pseudo-errors
+that say "as forecast" keep a short past from deciding alone.
 
 Labels are delayed, and the jobs that start late are known last. Therefore a forecast that is still open after its p90 counts as
 well, with the time so far as its outcome: its side of each quantile is known.
@@ -37,8 +36,7 @@ SOON_S = 60.0
 PSEUDO_ERRORS = 21
 PSEUDO_WEIGHT = 5.0
 """Number and total weight of the pseudo-errors: a normal distribution of standard deviation 1, moved so that the level's own
-quantile is 0: alone they move nothing. The weight of a past forecast
-with the same horizon and width is 1."""
+quantile is 0: alone they move nothing. The weight of a past forecast with the same horizon and width is 1."""
 
 _MIDDLE = LEVELS.index(0.5)
 
