@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
-.PHONY: demo test test-engines test-web web check fast format lint types imports docs install install-dev clean
+.PHONY: demo test test-compiled test-engines test-web compile web check fast format lint types imports docs install install-dev clean
 
 demo: $(RUN_STAMP)
 	$(BIN)/sooner demo
@@ -19,6 +19,15 @@ test: $(DEV_STAMP) format lint types imports
 	$(BIN)/python -m pytest $(TWO) -m "services and not engines and not web" || failed=1; \
 	$(BIN)/python -m pytest -m "alone and not engines and not web" || failed=1; \
 	exit $$failed
+
+# The hot modules compiled from the same source, into build/compiled (see docs/how-to/compile.md). Needs a C compiler.
+compile: $(DEV_STAMP)
+	$(BIN)/python -m compilation
+	@echo "To run them: PYTHONPATH=build/compiled $(BIN)/sooner --version"
+
+# Builds the compiled wheel, unless one of the same source is there, and runs on it what defines the scheduler.
+test-compiled: $(DEV_STAMP)
+	$(BIN)/python -m tests.compiled.run $(TWO)
 
 # With a real Slurm (Debian's packages, installed where they are missing), as root and in namespaces of its own.
 test-engines: $(DEV_STAMP)

@@ -10,6 +10,8 @@ python -m benchmarks.simulator --command --trace workload.csv [--servers N] [--p
 
 The whole command ``sooner sim run --json`` instead, in a process of its own: start, reading and all. Printed are jobs per
 second of its user CPU time and its peak memory.
+
+With ``PYTHONPATH=build/compiled:. python -P -m benchmarks.simulator`` the modules that ``make compile`` made run instead.
 """
 
 import argparse
@@ -27,6 +29,7 @@ from tempfile import TemporaryDirectory
 from benchmarks.calibration import calibrate, line
 from policies.model.cluster import Cluster, Server
 from policies.registry import make_policy
+from service.runtime.compiled import compiled
 from service.sim.experiment import SimulationOptions, run
 from service.sim.workloads.generate import generate
 from service.sim.workloads.model import Workload
@@ -71,6 +74,7 @@ def main() -> None:
 def _commands(arguments: argparse.Namespace) -> None:
     unit_s = calibrate()
     print(line(unit_s))
+    print("compiled" if compiled() else "pure Python")
     print(f"{'policy':28}{'jobs':>10}{'user CPU s':>12}{'jobs/CPU s':>12}{'units a job':>13}{'peak MiB':>10}")
     for policy in arguments.policies.split(","):
         spent_s, peak_bytes, jobs = _whole_command(arguments.trace, arguments.servers, policy, arguments.first)
@@ -88,7 +92,7 @@ def _whole_command(trace: Path, servers: int, policy: str, first: int | None) ->
             " nic_gbps: 100, intra_gbps: 960}\n",
             encoding="utf-8",
         )
-        command = [sys.executable, "-m", "service.cli.main", "sim", "run", "--json", "--policy", name]
+        command = [sys.executable, "-P", "-m", "service.cli.main", "sim", "run", "--json", "--policy", name]
         command += ["--workload", str(trace), "--cluster", str(cluster)]
         command += [word for option in options for word in ("--option", option)]
         command += [] if first is None else ["--first", str(first)]

@@ -29,7 +29,8 @@ class Policy(Protocol[State]):
     nothing else.
     """
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def initial_state(self, view: ClusterView) -> State:
         """The state before any job: O(servers)."""

@@ -6,7 +6,7 @@ the worst running jobs, through ordered indexes; it never scans the whole queue.
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from policies.choose import Candidate, find_open
 from policies.decision.changes import index_changes, note_stretch
@@ -44,18 +44,18 @@ DELAYED_PER_CLASS_MAX = 8
 class RankedPolicy:
     """Implements :class:`policies.base.Policy` for a rank given by :meth:`rank`."""
 
-    name = "ranked"
-    summary = ""
+    name: ClassVar[str] = "ranked"
+    summary: ClassVar[str] = ""
     """The policy in a few words, for lists of policies."""
-    defaults = Options()
-    option_names: frozenset[str] = frozenset()
+    defaults: ClassVar[Options] = Options()
+    option_names: ClassVar[frozenset[str]] = frozenset()
     """The options that the policy takes, those of fair share left out."""
-    state_type: type[SchedulerState] = SchedulerState
-    delayed_per_class_max = DELAYED_PER_CLASS_MAX
-    ranks_keep_to_lines = False
+    state_type: ClassVar[type[SchedulerState]] = SchedulerState
+    delayed_per_class_max: ClassVar[int] = DELAYED_PER_CLASS_MAX
+    ranks_keep_to_lines: ClassVar[bool] = False
     """Whether the rank of a running job follows the line (value, slope) that :meth:`rank` gives until it is refreshed. If a
     policy does not promise that, preemption computes the rank of each running job that it considers."""
-    head_matters = False
+    head_matters: ClassVar[bool] = False
     """Whether it matters to other jobs that a job was tried and could not start."""
 
     def __init__(self, options: Options) -> None:

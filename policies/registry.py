@@ -15,10 +15,10 @@ from policies.builtin.fifo import Fifo, FifoBackfill
 from policies.builtin.gittins import Gittins
 from policies.builtin.las import Las
 from policies.builtin.promise import PromisedEnds
-from policies.builtin.sjf import Sjf
+from policies.builtin.sjf import Sjf, WcsDuration
 from policies.builtin.srsf import Srsf
 from policies.builtin.srtf import Srtf
-from policies.builtin.swf import Swf
+from policies.builtin.swf import Swf, WcsWorkload
 from policies.options import FAIR_SHARE, PREEMPTION_OPTIONS, OptionError, Preemption, parse_options
 from policies.ranked import RankedPolicy
 
@@ -26,15 +26,12 @@ ENTRY_POINT_GROUP = "sooner.policies"
 
 
 class PolicyFactory:
-    """Makes a policy from options. An ``alias`` is another name for it, which the policy then goes by.
+    """Makes a policy from options. ``preemptive``: whether it takes other values of ``preemption`` than never."""
 
-    ``preemptive``: whether it takes other values of ``preemption`` than never.
-    """
-
-    def __init__(self, make: type[RankedPolicy], alias: str = "") -> None:
+    def __init__(self, make: type[RankedPolicy]) -> None:
         self.make = make
-        self.name = alias or make.name
-        self.summary = f"another name of {make.name}" if alias else make.summary
+        self.name = make.name
+        self.summary = make.summary
         self.defaults = make.defaults
         self.options = make.option_names | FAIR_SHARE
         self.preemptive = make.option_names >= PREEMPTION_OPTIONS
@@ -44,15 +41,15 @@ class PolicyFactory:
         wanted = options.get("preemption")
         if not self.preemptive and wanted not in (None, Preemption.NEVER.value):
             raise OptionError(f"option preemption: policy {self.name} does not preempt; only 'never' is possible")
-        policy = self.make(parse_options(self.defaults, options, self.options))
-        policy.name = self.name
-        return policy
+        return self.make(parse_options(self.defaults, options, self.options))
 
 
 _FACTORIES = [
-    *map(PolicyFactory, (Asrpt, Easy, Fair, Fifo, FifoBackfill, Gittins, Las, PromisedEnds, Sjf, Srsf, Srtf, Swf)),
-    PolicyFactory(Sjf, alias="wcs_duration"),
-    PolicyFactory(Swf, alias="wcs_workload"),
+    PolicyFactory(kind)
+    for kind in (
+        *(Asrpt, Easy, Fair, Fifo, FifoBackfill, Gittins, Las, PromisedEnds, Sjf, Srsf, Srtf, Swf),
+        *(WcsDuration, WcsWorkload),
+    )
 ]
 
 BUILT_IN: Mapping[str, PolicyFactory] = {factory.name: factory for factory in _FACTORIES}

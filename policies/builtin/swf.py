@@ -15,3 +15,10 @@ class Swf(Sjf):
     def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
         """Gang size x expected remaining seconds at the best placement, over G: virtual seconds."""
         return Rank(Sjf.rank(self, view, job, state).value * job.spec.gpus / state.gpus, 0)
+
+
+class WcsWorkload(Swf):
+    """The same policy by the name that it has in published comparisons."""
+
+    name = "wcs_workload"
+    summary = "another name of swf"

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from policies.choose import Candidate
 from policies.model.ids import JobId
@@ -20,7 +20,7 @@ class Decider(Protocol):
 
     options: Options
     preemption_rules: Sequence[PreemptionRule]
-    ranks_keep_to_lines: bool
+    ranks_keep_to_lines: ClassVar[bool]
 
     def find(self, pool: FreePool, view: ClusterView, job: JobView) -> Candidate | None:
         """The placement that the job would get of that pool now."""

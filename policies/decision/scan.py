@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from policies.decision.defragmentation import make_room
 from policies.decision.explain import blocked_reason
@@ -23,8 +23,8 @@ from policies.state.scheduler_state import SchedulerState
 class Scanner(Decider, Protocol):
     """A policy whose queue is scanned."""
 
-    delayed_per_class_max: int
-    head_matters: bool
+    delayed_per_class_max: ClassVar[int]
+    head_matters: ClassVar[bool]
 
     def fills(self, state: SchedulerState) -> bool:
         """Whether :meth:`fill` does anything."""

@@ -143,9 +143,11 @@ def _in_order(context: PreemptionContext, running: Mapping[JobId, JobView], plan
         return Contender(JobKey(tier, -job.priority, level, rank, job.submitted_at_s, job.id), job.spec.gpus, runs=True)
 
     def waits(gpus: int, entries: Iterable[JobKey]) -> Iterator[Contender]:
-        return (Contender(key, gpus, runs=False) for key in entries if key.job not in reserved)
+        for key in entries:
+            if key.job not in reserved:
+                yield Contender(key, gpus, runs=False)
 
-    queues = (waits(gang.gpus, entries) for gang, entries in state.waiting.classes.items())
+    queues = [waits(gang.gpus, entries) for gang, entries in state.waiting.classes.items()]
     return heapq.merge(sorted(stays(job) for job in running.values()), *queues)
 
 

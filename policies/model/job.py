@@ -10,7 +10,7 @@ from policies.model.parallelism import ParallelismConfig
 from policies.model.placement import Slowdown
 from policies.model.plan import TrainingPlan
 from policies.model.shape import ModelShape
-from policies.model.value import shared_value, value
+from policies.model.value import value
 
 PROFILE_LABEL = "sooner/profile"
 """Marks a run that only measures the program's speed. Its value is the number of iterations to leave out as warm-up."""
@@ -68,7 +68,7 @@ class Volume:
     read_only: bool = False
 
 
-@shared_value
+@value
 class JobSpec:
     """A submitted job.
 

@@ -14,9 +14,3 @@ def value(cls: type[_Class]) -> type[_Class]:
     four times as long. A simulation creates a dozen per event; this was a tenth of its time.
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)
-
-
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def shared_value(cls: type[_Class]) -> type[_Class]:
-    """As :func:`value`, for values to which weak references can be made: a cache of them keeps none alive."""
-    return dataclass(slots=True, unsafe_hash=True, weakref_slot=True)(cls)

@@ -42,8 +42,7 @@ def layouts(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Iter
     if cluster.gangs is Gangs.ANY:
         intact = _intact(pool, cluster, gang, gpu_type)
     else:
-        free = shapes.grants(pool, cluster.gangs, gang.gpus, gpu_type)
-        intact = (layout for grants in free if (layout := _packed(cluster, gang, grants)) is not None)
+        intact = _all_packed(cluster, gang, shapes.grants(pool, cluster.gangs, gang.gpus, gpu_type))
     first = next(intact, None)
     if first is not None:
         yield first
@@ -68,14 +67,24 @@ def _packed(cluster: Cluster, gang: Gang, grants: Sequence[Grant]) -> _Layout | 
     return _largest_groups_first(iter(grants), gang) or _searched(grants, gang)
 
 
+def _all_packed(cluster: Cluster, gang: Gang, free: Iterable[Sequence[Grant]]) -> Iterator[_Layout]:
+    """Each of these sets of GPUs on which the gang fits so, one at a time."""
+    for grants in free:
+        layout = _packed(cluster, gang, grants)
+        if layout is not None:
+            yield layout
+
+
 def servers_needed(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> int:
     """The fewest servers of the type on which the gang is found to fit now, whatever its speed there; 0 if on none."""
     if pool.best_fit(gang.gpus, gpu_type) is not None:
         return 1
     if cluster.gangs is not Gangs.ANY:
         free = list(shapes.grants(pool, cluster.gangs, gang.gpus, gpu_type))
-        packed = (len(grants) for grants in free if _packed(cluster, gang, grants) is not None)
-        return next(packed, len(free[0]) if free and gang.tensor_across_servers else 0)
+        for grants in free:
+            if _packed(cluster, gang, grants) is not None:
+                return len(grants)
+        return len(free[0]) if free and gang.tensor_across_servers else 0
     fewest = _on_fewest(pool, cluster, gang, gpu_type, _quantum(gang))
     if fewest is not None:
         return len(fewest[0])

@@ -68,8 +68,12 @@ def _one_rack(pool: FreePool, cluster: Cluster, gpus: int, gpu_type: str | None)
         grants = pool.in_one_rack(gpus, gpu_type)
         return None if grants is None else _placed(grants)
     types = pool.gpu_types if gpu_type is None else (gpu_type,)
-    offers = (_placed(grants) for name in types for grants in shapes.grants(pool, cluster.gangs, gpus, name))
-    return next((placement for placement in offers if span_of(cluster, placement) is Span.RACK), None)
+    for name in types:
+        for grants in shapes.grants(pool, cluster.gangs, gpus, name):
+            placement = _placed(grants)
+            if span_of(cluster, placement) is Span.RACK:
+                return placement
+    return None
 
 
 def _placed(grants: list[Grant]) -> Placement:

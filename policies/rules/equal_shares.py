@@ -1,7 +1,6 @@
 """Placement rule: a gang on a given number of servers, with as many GPUs on each."""
 
-from collections.abc import Iterator
-from operator import attrgetter
+from collections.abc import Hashable, Iterator
 
 from policies.model.cluster import Cluster
 from policies.model.job import JobSpec
@@ -14,9 +13,9 @@ class EqualSharesRule:
 
     name = "servers"
 
-    # Asked of every job at every look for a placement: without a call of Python code.
-    demand = staticmethod(attrgetter("servers"))
-    """The job's ``servers``."""
+    def demand(self, spec: JobSpec) -> Hashable | None:
+        """The job's ``servers``."""
+        return spec.servers
 
     def required(self, spec: JobSpec) -> bool:
         """Always."""

@@ -1,8 +1,7 @@
 """Placement rule: all GPUs of a gang within one server or one rack."""
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from functools import lru_cache
-from operator import attrgetter
 
 from policies.model.cluster import Cluster
 from policies.model.ids import ServerIndex
@@ -17,9 +16,9 @@ class TopologyRule:
 
     name = "topology"
 
-    # Asked of every job at every look for a placement: without a call of Python code.
-    demand = staticmethod(attrgetter("topology"))
-    """The job's ``topology``."""
+    def demand(self, spec: JobSpec) -> Hashable | None:
+        """The job's ``topology``."""
+        return spec.topology
 
     def required(self, spec: JobSpec) -> bool:
         """Whether the job names its ``topology`` as required."""

@@ -1,7 +1,7 @@
 """The share of the work that arrives in gangs of at least half the cluster, and whether servers should be filled."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from policies.model.view import ClusterView, JobView
@@ -66,4 +66,4 @@ class GangMix:
 
     def dump(self) -> dict[str, Any]:
         """All of it: it does not follow from the jobs."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return asdict(self)

@@ -124,7 +124,9 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        typer.echo(f"{DISTRIBUTION} {version(DISTRIBUTION)}")
+        from service.runtime.compiled import compiled
+
+        typer.echo(f"{DISTRIBUTION} {version(DISTRIBUTION)} ({'compiled' if compiled() else 'pure Python'})")
         raise typer.Exit
 
 

@@ -8,7 +8,6 @@ import json
 from collections.abc import Collection, Iterable, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any
-from weakref import WeakValueDictionary
 
 from sqlalchemy import Connection, Text, cast, delete, insert, select
 
@@ -21,21 +20,16 @@ SpecsOfArrays = MutableMapping[JobId, JobSpec]
 """The stored specs of arrays, by the array's id."""
 
 
-_RECENT = 8
-
-
-def shared_specs() -> SpecsOfArrays:
-    """Specs of arrays that are forgotten once no element uses them: for readers that read again and again."""
-    return WeakValueDictionary()
-
-
 class RecentSpecs(dict[JobId, JobSpec]):
-    """Specs of the few arrays that were read last: for a reader whose caller keeps none of the jobs."""
+    """Specs of the arrays that were read last. ``limit``: how many; a few do where the caller keeps none of the jobs."""
+
+    def __init__(self, limit: int = 8) -> None:
+        self._limit = limit
 
     def __setitem__(self, array: JobId, spec: JobSpec) -> None:
         self.pop(array, None)
         super().__setitem__(array, spec)
-        if len(self) > _RECENT:
+        if len(self) > self._limit:
             del self[next(iter(self))]
 
 

@@ -31,7 +31,7 @@ from service.db.rows import (
     server_record,
 )
 from service.db.session import Database
-from service.db.specs import SpecsOfArrays, keep_array_specs, shared_specs, spec_document
+from service.db.specs import RecentSpecs, SpecsOfArrays, keep_array_specs, spec_document
 from service.db.tables import ATTEMPTS, CYCLES, JOBS, REQUESTS, SERVERS, columns
 from service.engine.crash_points import CrashPoint, reached
 from service.engine.events import EngineRequest, RequestKind
@@ -39,6 +39,9 @@ from service.engine.ports import CycleBatch, StoreUnavailable
 from service.engine.record import JobRecord, StoredWorld
 
 T = TypeVar("T")
+
+_ARRAYS_KEPT_MAX = 4_096
+"""Arrays whose specs stay in memory. That of another is read again when one of its elements is."""
 
 
 class DuplicateServer(ValueError):
@@ -56,7 +59,7 @@ class SqlStore:
         self._database = database
         self._fencing_token = fencing_token
         self._lease = lease
-        self._arrays = shared_specs()
+        self._arrays = RecentSpecs(_ARRAYS_KEPT_MAX)
 
     # The engine's side.
 

@@ -26,11 +26,14 @@ class MemoryStore:
     def submit(self, job: JobRecord) -> EngineRequest:
         """Accept a job: its record and its SUBMITTED request."""
         self._submitted[job.id] = job
-        return self.add_request(EngineRequest(0, RequestKind.SUBMITTED, job.submitted_at_s, job.id))
+        return self._accept(EngineRequest(self._next_request, RequestKind.SUBMITTED, job.submitted_at_s, job.id))
 
     def add_request(self, request: EngineRequest) -> EngineRequest:
         """Accept a request, and set its id."""
-        request = self._requests[self._next_request] = replace(request, id=self._next_request)
+        return self._accept(replace(request, id=self._next_request))
+
+    def _accept(self, request: EngineRequest) -> EngineRequest:
+        self._requests[request.id] = request
         self._next_request += 1
         return request
 

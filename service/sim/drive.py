@@ -9,7 +9,7 @@ CYCLES_PER_INSTANT_MAX = 10_000
 """Cycles at one instant of simulated time; a policy that always asks for another cycle at once is defective."""
 
 
-class SimulationStuck(RuntimeError):
+class SimulationStuck(Exception):
     """The policy keeps asking for another cycle at the same instant."""
 
 

@@ -292,13 +292,11 @@ class _Ends:
         if spans and len(spans[-1].placement.shares) == 1:
             # Shared objects save memory: most jobs of a large run are small, with placements that others had before.
             last = spans[-1]
-            spans[-1] = replace(
-                last,
-                placement=self._placements.setdefault(last.placement, last.placement),
-                gpu_ids=self._gpu_ids.setdefault(last.gpu_ids, last.gpu_ids),
-            )
-        outcome = _outcome(job, record, spans, truth, self.keep_spans)
-        self.ended[record.id] = replace(outcome, promised_end_s=self._promised_s.pop(record.id, None))
+            placement = self._placements.setdefault(last.placement, last.placement)
+            gpu_ids = self._gpu_ids.setdefault(last.gpu_ids, last.gpu_ids)
+            spans[-1] = Span(last.start_s, last.end_s, placement, gpu_ids)
+        promised_end_s = self._promised_s.pop(record.id, None)
+        self.ended[record.id] = _outcome(job, record, spans, truth, self.keep_spans, promised_end_s)
         self.lost_gpu_s += job.row.gpus * truth.lost_s
         if record.state is not JobState.SUCCEEDED:
             self.failed[record.id] = record.reason
@@ -306,13 +304,21 @@ class _Ends:
     def _close(self, event: JobEvent, job: JobId) -> None:
         if self.keep_spans and event.source in HOLDS_GPUS:
             spans = self._spans[job]
-            spans[-1] = replace(spans[-1], end_s=event.at_s)
+            last = spans[-1]
+            spans[-1] = Span(last.start_s, event.at_s, last.placement, last.gpu_ids)
 
     def cycle(self, batch: CycleBatch) -> None:
         """Cycles are not kept."""
 
 
-def _outcome(job: SimJob, record: JobRecord, spans: Sequence[Span], truth: JobTruth, keep_spans: bool) -> JobOutcome:
+def _outcome(
+    job: SimJob,
+    record: JobRecord,
+    spans: Sequence[Span],
+    truth: JobTruth,
+    keep_spans: bool,
+    promised_end_s: float | None,
+) -> JobOutcome:
     """Times from the engine, true progress from the executor (the engine sees it only through reports)."""
     assert record.finished_at_s is not None
     gpus = job.row.gpus
@@ -335,6 +341,7 @@ def _outcome(job: SimJob, record: JobRecord, spans: Sequence[Span], truth: JobTr
         user=job.row.user,
         prediction_log_error=_log_error(job, record.estimate),
         spans=tuple(spans) if keep_spans else (),
+        promised_end_s=promised_end_s,
     )
 
 

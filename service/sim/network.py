@@ -3,15 +3,14 @@
 The model is :mod:`policies.placement.contention`; policies that foresee contention use the same one.
 """
 
-from dataclasses import dataclass
-
 from policies.model.cluster import Cluster
 from policies.model.contention import Contention, NetworkError, parse_network
 from policies.model.ids import AttemptId
 from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement
-from policies.placement.contention import Crowds, Traffic, layout_of
+from policies.placement.contention import Crowds, Layout, LinkIds, Traffic, layout_of
 from policies.placement.fleet import fleet_of
+from policies.placement.iteration import Gang
 from policies.placement.iteration import gang as gang_of
 from policies.placement.shared_links import best_s
 
@@ -24,13 +23,26 @@ def network_of(text: str, cluster: Cluster) -> "ContendedNetwork | None":
     return None if contention is None else ContendedNetwork(cluster, contention)
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
 class Flow(Traffic):
     """The traffic of one attempt. ``stretch``: its iteration time over the best on an idle network, until a crowd changes."""
 
-    attempt: AttemptId
-    placement: Placement
-    stretch: float = 1.0
+    __slots__ = ("attempt", "placement", "stretch")
+
+    def __init__(
+        self,
+        attempt: AttemptId,
+        placement: Placement,
+        cluster: Cluster,
+        contention: Contention,
+        gang: Gang,
+        layout: Layout,
+        best_s: float,
+        links: LinkIds,
+    ) -> None:
+        super().__init__(cluster, contention, gang, layout, best_s, links, tuple([min(1, len(tier)) for tier in links]))
+        self.attempt = attempt
+        self.placement = placement
+        self.stretch = 1.0
 
 
 class ContendedNetwork(Crowds[Flow]):
@@ -51,17 +63,15 @@ class ContendedNetwork(Crowds[Flow]):
         if times is None or spec.stage_graph is None or spec.parallelism is None:
             return None
         gang, layout = gang_of(spec.stage_graph, spec.parallelism), layout_of(placement)
-        links = self.links(gang, self._cluster, layout)
         flow = Flow(
+            attempt=attempt,
+            placement=placement,
             cluster=self._cluster,
             contention=self._contention,
             gang=gang,
             layout=layout,
             best_s=min(times.min_s, best_s(gang, self._fleet, spec.gpu_type, self._contention)[1]),
-            links=links,
-            crowd=tuple([min(1, len(tier)) for tier in links]),
-            attempt=attempt,
-            placement=placement,
+            links=self.links(gang, self._cluster, layout),
         )
         self._rate(flow)
         return flow

@@ -31,7 +31,7 @@ def test_the_whole_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     arguments = ["simulator", "--command", "--trace", str(table), "--servers", "4", "--first", "30"]
     monkeypatch.setattr(sys, "argv", [*arguments, "--policies", "sjf,asrpt:preemption=never"])
     simulator.main()
-    rows = _rows(capsys.readouterr().out, 2)
+    rows = _rows(capsys.readouterr().out, 3)
     assert [row[:2] for row in rows] == [["sjf", "30"], ["asrpt:preemption=never", "30"]]
     assert all(float(row[-1].replace(",", "")) > 20.0 for row in rows), "no Python with numpy fits into 20 MiB"
 

@@ -30,9 +30,11 @@ def test_an_unknown_name_is_an_error_with_the_known_ones() -> None:
 
 def make_plugged(options: Mapping[str, str]) -> Sjf:
     """What a plug-in's entry point refers to."""
-    policy = Sjf(registry.BUILT_IN["sjf"].defaults)
-    policy.name = f"mine-{options['shade']}"
-    return policy
+
+    class Mine(Sjf):
+        name = f"mine-{options['shade']}"
+
+    return Mine(registry.BUILT_IN["sjf"].defaults)
 
 
 def test_a_plug_in_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
