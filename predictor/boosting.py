@@ -17,11 +17,13 @@ FITTED_LEVELS: Final[Array] = np.array([0.01, 0.05, 0.15, 0.3, 0.5, 0.7, 0.85, 0
 _MEDIAN: Final = FITTED_LEVELS.tolist().index(0.5)
 _TO_ALL: Final[Array] = interpolation(FITTED_LEVELS, LEVELS)
 ROUNDS: Final = 100
+SUBSAMPLE: Final = 0.7
+ROWS_PER_TREE_MAX: Final = 8_000
+"""Rows that a tree learns from, a share of all of them: more cost time and gain nothing."""
 _COMMON: Final[dict[str, Any]] = {
     "tree_method": "hist",
     "max_depth": 4,
     "eta": 0.06,
-    "subsample": 0.7,
     "colsample_bytree": 0.5,
     "nthread": 1,
     "verbosity": 0,
@@ -60,7 +62,8 @@ class Boosting:
         import xgboost
 
         data = xgboost.QuantileDMatrix(features, residuals, nthread=1)
-        self._model = xgboost.train({**_QUANTILE, "seed": seed}, data, num_boost_round=ROUNDS)
+        options = {**_QUANTILE, "seed": seed, "subsample": min(SUBSAMPLE, ROWS_PER_TREE_MAX / len(residuals))}
+        self._model = xgboost.train(options, data, num_boost_round=ROUNDS)
 
     def predict_quantiles(self, features: Array) -> Array:
         """The fitted levels, sorted (they may cross), interpolated at the predictor's levels."""

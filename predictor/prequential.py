@@ -99,9 +99,11 @@ class Run:
 
 
 def _chunks(start: int, test_start: int, end: int, chunks: int) -> Iterator[tuple[int, int]]:
-    """The warm-up [start, test_start) in a third as many equal parts as the test, then the test in ``chunks``."""
+    """The warm-up [start, test_start) in a third as many equal parts as the test, then the test in ``chunks``; 0: all in one."""
+    if not chunks:
+        test_start = end
     warm = np.linspace(start, test_start, max(1, chunks // WARM_CHUNKS) + 1)[:-1]
-    edges = [int(edge) for edge in (*warm, *np.linspace(test_start, end, chunks + 1))]
+    edges = [int(edge) for edge in (*warm, *np.linspace(test_start, end, max(1, chunks) + 1))]
     yield from ((a, b) for a, b in pairwise(edges) if a < b)
 
 
@@ -118,7 +120,8 @@ def run(
     """Run the protocol on labelled examples sorted by submission; positions from ``test_start`` on are the test.
 
     The second half of the warm-up (at most ``warm_rows_max`` rows) is predicted too, so that the aggregation has learnt when the
-    test begins. ``on_progress`` is called after each chunk with the number of rows done and in all.
+    test begins. With 0 ``chunks`` the models fitted at the start of the warm-up predict the test too. ``on_progress`` is
+    called after each chunk with the number of rows done and in all.
     """
     usable = [example for example in examples if example.base == example.base]
     test_start = max(0, test_start - (len(examples) - len(usable)))

@@ -36,8 +36,10 @@ HEAD_ROWS_MIN: Final = 100
 TEST_RATIO: Final = 0.4
 TEST_ROWS_MAX: Final = 2_000
 """The gate tests on the newest 40% of the jobs, at most this many: the workload as it is now."""
-CHUNK_ROWS: Final = 500
+CHUNK_ROWS_MIN: Final = 500
 CHUNKS_MAX: Final = 4
+GROWTH_RATIO: Final = 0.1
+"""The test fits the models again when it has added so much to the history: fewer jobs hardly change them."""
 
 PINBALL_RATIO_MAX: Final = 1.01
 """The best expert is known only in hindsight: what it costs to find it is allowed."""
@@ -140,7 +142,7 @@ def train_head(unit: Unit, examples: Sequence[Example], seed: int, on_tested: Te
         examples,
         ESTIMATORS,
         test_start=len(examples) - test_rows,
-        chunks=max(1, min(CHUNKS_MAX, test_rows // CHUNK_ROWS)),
+        chunks=_chunks(len(examples), test_rows),
         seed=seed,
         warm_rows_max=TEST_ROWS_MAX,
     )
@@ -152,6 +154,12 @@ def train_head(unit: Unit, examples: Sequence[Example], seed: int, on_tested: Te
     usable = [example for example in examples if example.base == example.base]
     estimators = prequential.fit(ESTIMATORS, usable, seed)
     return TrainedHead(unit, len(usable), estimators, served.aggregation, served.calibration, judge(metrics), metrics)
+
+
+def _chunks(rows: int, test_rows: int) -> int:
+    """How often the test fits the models again; 0 where it is short against the history."""
+    grown = int(rows * GROWTH_RATIO)
+    return 0 if test_rows < grown else max(1, min(CHUNKS_MAX, test_rows // max(CHUNK_ROWS_MIN, grown)))
 
 
 def _version(heads: Mapping[Unit, Sequence[Example]], seed: int, libraries: Mapping[str, str]) -> str:

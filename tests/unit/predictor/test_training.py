@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from policies.model.estimate import Unit
-from predictor import artifacts, prequential, train_process
+from predictor import artifacts, prequential, train_process, training
 from predictor.aggregation import AGGREGATION
-from predictor.dataset import Knowledge, replay
+from predictor.dataset import Example, Knowledge, replay
 from predictor.errors import TrainingError
 from predictor.experts import BASIC
 from predictor.forest import QuantileForest
@@ -29,7 +29,7 @@ from predictor.rows import (
     rows_to_jsonl,
 )
 from predictor.serving import LivePredictor
-from predictor.training import ESTIMATORS, train
+from predictor.training import ESTIMATORS, train, train_head
 from tests.unit.predictor.predictor_history import ended, recurring_history, request, small_model
 
 
@@ -104,20 +104,30 @@ def test_too_few_jobs_say_how_many_it_takes() -> None:
         train(rows, seed=0)
 
 
+class Spy(QuantileForest):
+    """Notes from how many jobs it is fitted, and predicts nothing."""
+
+    def __init__(self, seen: list[int]) -> None:
+        super().__init__()
+        self._seen = seen
+
+    def fit(self, features: Array, residuals: Array, seed: int) -> None:
+        self._seen.append(len(residuals))
+
+    def predict_quantiles(self, features: Array) -> Array:
+        return np.zeros((len(features), len(LEVELS)))
+
+
+def _seconds_examples(jobs: int) -> list[Example]:
+    rows = [ended_row(label) for label in recurring_history(jobs, reports=False)]
+    return [found[Unit.SERVICE_S] for _, found in replay(rows, Knowledge())]
+
+
 def test_the_protocol_scores_only_what_was_known() -> None:
     """Each fit sees the jobs that had ended when its chunk opened, and no other."""
-    rows = [ended_row(label) for label in recurring_history(200, reports=False)]
-    examples = [found[Unit.SERVICE_S] for _, found in replay(rows, Knowledge())]
+    examples = _seconds_examples(200)
     seen: list[int] = []
-
-    class Spy(QuantileForest):
-        def fit(self, features: Array, residuals: Array, seed: int) -> None:
-            seen.append(len(residuals))
-
-        def predict_quantiles(self, features: Array) -> Array:
-            return np.zeros((len(features), len(LEVELS)))
-
-    outcome = prequential.run(examples, {"spy": Spy}, test_start=120, chunks=2, seed=0)
+    outcome = prequential.run(examples, {"spy": lambda: Spy(seen)}, test_start=120, chunks=2, seed=0)
     usable = [e for e in examples if e.base == e.base]
     dropped = len(examples) - len(usable)
     starts = [(120 - dropped) // 2, 120 - dropped, 120 - dropped + 40]
@@ -125,6 +135,21 @@ def test_the_protocol_scores_only_what_was_known() -> None:
     assert seen == expected
     assert seen[-1] < starts[-1], "some jobs are still running when a chunk opens"
     assert len(outcome.labels) == 80
+
+
+@pytest.mark.parametrize(("jobs", "fits"), [(400, 3), (900, 2)])
+def test_a_test_that_is_short_against_the_history_fits_once(
+    monkeypatch: pytest.MonkeyPatch, jobs: int, fits: int
+) -> None:
+    """Once before the warm-up; a longer test once more at its start. The last fit is of the model that serves."""
+    seen: list[int] = []
+    monkeypatch.setattr(training, "ESTIMATORS", {"spy": lambda: Spy(seen)})
+    monkeypatch.setattr(training, "TEST_ROWS_MAX", 60)
+    examples = _seconds_examples(jobs)
+    head = train_head(Unit.SERVICE_S, examples, seed=0)
+    assert len(seen) == fits
+    assert seen[-1] == head.rows
+    assert seen[0] < len(examples) - 120, "the models know neither the warm-up nor the test"
 
 
 def test_rows_survive_the_trip_through_a_file(tmp_path: Path) -> None:
