@@ -14,7 +14,7 @@ class ModelState(StrEnum):
     """The state of a model; at most one is champion."""
 
     CANDIDATE = "candidate"
-    """Trained and stored; it predicts every job as a shadow, but ranks none."""
+    """Trained and stored; its training's test has scored it, but it predicts no job."""
     CHAMPION = "champion"
     """It serves."""
     RETIRED = "retired"

@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -85,8 +85,8 @@ class PredictorStatus:
 class _Query:
     """One request while it is being answered.
 
-    ``basis`` is the past that it rests on. ``raw`` are the models' log quantiles, by version and kind; ``quantiles`` those
-    of every expert and of the aggregation, by the names of their shadows. ``estimate`` is the answer.
+    ``basis`` is the past that it rests on. ``raw`` are the models' log quantiles, by kind; ``quantiles`` those of every expert
+    and of the aggregation, by the names of their shadows. ``estimate`` is the answer.
     """
 
     submission: Submission
@@ -94,17 +94,10 @@ class _Query:
     example: Example
     basis: Basis | None
     seconds_per_unit: float | None
-    raw: dict[tuple[str, str], Array] = field(default_factory=dict)
+    raw: dict[str, Array] = field(default_factory=dict)
     quantiles: dict[str, Array] = field(default_factory=dict)
     estimate: Estimate | None = None
     slowdown: Slowdown | None = None
-
-
-class _Serving(NamedTuple):
-    """The models that answer a batch, even if others are swapped in meanwhile."""
-
-    champion: TrainedModel | None
-    models: tuple[TrainedModel, ...]
 
 
 def _version(model: TrainedModel | None) -> str:
@@ -146,7 +139,6 @@ class LivePredictor:
         self._ended_meanwhile: list[EndedRow] | None = None
         self._pending: OrderedDict[JobId, PendingPrediction] = OrderedDict()
         self._champion: TrainedModel | None = None
-        self._candidates: tuple[TrainedModel, ...] = ()
         if model is not None:
             self.use(model)
 
@@ -299,22 +291,18 @@ class LivePredictor:
 
     # Models
 
-    def use(self, model: TrainedModel | None, *, candidates: Sequence[TrainedModel] = ()) -> None:
-        """Serve with this model from now on (None: with the past alone); ``candidates`` predict every job as shadows.
+    def use(self, model: TrainedModel | None) -> None:
+        """Serve with this model from now on (None: with the past alone).
 
         Its kinds are experts beside the baselines (:mod:`predictor.aggregation`), and the weights start from its own test.
         A batch in progress ends with the old model.
         """
         with self._lock:
             self._champion = model
-            self._candidates = tuple(candidates)
             for pending in self._pending.values():
                 pending.current = False
             for unit, head in self._heads.items():
                 head.use(model.heads.get(unit) if model is not None else None)
-
-    def _all_served(self) -> tuple[TrainedModel, ...]:
-        return self._candidates if self._champion is None else (self._champion, *self._candidates)
 
     # Predicting
 
@@ -327,20 +315,21 @@ class LivePredictor:
         are new in one batch share one prediction, that of the first of them.
         """
         with self._lock:
-            serving = _Serving(self._champion, self._all_served())
+            model = self._champion  # this one answers the batch, even if another is swapped in meanwhile
             first = self._first_alike(requests)
             queries = self._prepare(requests, first)
         prepared = [query for query in queries if query is not None]
-        _run_models(serving.models, prepared)
+        if model is not None:
+            _run_models(model, prepared)
         with self._lock:
             for unit, bucket in sorted({(query.unit, query.example.bucket) for query in prepared}):
                 alike = [query for query in prepared if query.unit is unit and query.example.bucket == bucket]
                 for start in range(0, len(alike), BATCH_MAX):
                     try:
-                        self._answer(serving, unit, bucket, alike[start : start + BATCH_MAX])
+                        self._answer(model, unit, bucket, alike[start : start + BATCH_MAX])
                     except Exception:
                         _log.exception("jobs could not be predicted; they are ranked by attained service")
-            answers = dict(zip(sorted(set(first)), self._keep(serving, queries), strict=True))
+            answers = dict(zip(sorted(set(first)), self._keep(model, queries), strict=True))
             for request, position in zip(requests, first, strict=True):
                 self._share_pending(request.job, requests[position].job)
             return [answers[position] for position in first]
@@ -454,8 +443,8 @@ class LivePredictor:
             slowdown = self._slowdowns.slowdown(spec)
         return _Query(submission, unit, example, basis, seconds, slowdown=slowdown)
 
-    def _keep(self, serving: _Serving, queries: Sequence[_Query | None]) -> list[Prediction | None]:
-        """The answers with the shadows of all candidates; the first prediction of a job is kept until it ends."""
+    def _keep(self, model: TrainedModel | None, queries: Sequence[_Query | None]) -> list[Prediction | None]:
+        """The answers with their shadows; the first prediction of a job is kept until it ends."""
         answered = [query for query in queries if query is not None and query.estimate is not None]
         kept = iter(shadows([query.quantiles for query in answered]))
         predictions: list[Prediction | None] = []
@@ -469,21 +458,21 @@ class LivePredictor:
             pending = self._pending.get(JobId(query.submission.job))
             if pending is not None and pending.served_log is None:
                 pending.fill(prediction)
-                pending.current = serving.champion is self._champion
+                pending.current = model is self._champion
         return predictions
 
-    def _answer(self, serving: _Serving, unit: Unit, bucket: int, queries: Sequence[_Query]) -> None:
+    def _answer(self, model: TrainedModel | None, unit: Unit, bucket: int, queries: Sequence[_Query]) -> None:
         """Combine the experts' predictions for jobs of one unit and history bucket: one array operation for all."""
         known = [query for query in queries if query.basis is not None]
         if known:
             head, scores = self._heads[unit], self._scores[unit]
-            kinds, version = head.aggregation.experts[len(BASIC) :], _version(serving.champion)
+            kinds, version = head.aggregation.experts[len(BASIC) :], _version(model)
             asleep = np.full(len(LEVELS), np.nan)
             matrix = np.empty((len(known), len(BASIC) + len(kinds), len(LEVELS)))
             for row, query in enumerate(known):
                 matrix[row, : len(BASIC)] = scores.basic(bucket, query.example.baselines, query.example.empirical)
                 for position, kind in enumerate(kinds, len(BASIC)):
-                    matrix[row, position] = query.raw.get((version, kind), asleep)
+                    matrix[row, position] = query.raw.get(kind, asleep)
             matrix = np.minimum(matrix, LOG_MAX)
             combined = head.aggregation.combine(bucket, matrix)
             served = head.calibration.calibrate(bucket, combined)
@@ -491,7 +480,7 @@ class LivePredictor:
             for row, query in enumerate(known):
                 query.quantiles = {
                     basic_name(name): own for name, own in zip(BASIC, matrix[row], strict=False) if own[0] == own[0]
-                } | {f"{version}/{kind}": own for (version, kind), own in query.raw.items()}
+                } | {f"{version}/{kind}": own for kind, own in query.raw.items()}
                 query.quantiles[aggregation_name(version)] = combined[row]
                 awake = ~np.isnan(matrix[row, :, 0])
                 chosen = self._chosen(
@@ -561,27 +550,25 @@ class LivePredictor:
             )
 
     def model(self, version: str) -> TrainedModel | None:
-        """The model of this version, as long as it serves or is a candidate."""
+        """The model of this version, as long as it serves."""
         with self._lock:
-            return next((each for each in self._all_served() if each.version == version), None)
+            return self._champion if _version(self._champion) == version else None
 
 
-def _run_models(models: Sequence[TrainedModel], queries: Sequence[_Query]) -> None:
-    """Run every model on the queries of its unit, in one call each, into their ``raw``. A model that fails is left out."""
-    for unit in Unit:
+def _run_models(model: TrainedModel, queries: Sequence[_Query]) -> None:
+    """Run each kind of model on the queries of its unit, in one call each, into their ``raw``. One that fails is left out."""
+    for unit, head in model.heads.items():
         ready = [query for query in queries if query.unit is unit and not math.isnan(query.example.base)]
         if not ready:
             continue
         features = np.array([query.example.features for query in ready])
         bases = np.array([query.example.base for query in ready])
-        for model in models:
-            estimators = model.heads[unit].estimators if unit in model.heads else {}
-            for kind, estimator in estimators.items():
-                try:
-                    quantiles = bases[:, None] + estimator.predict_quantiles(features)
-                except Exception:
-                    _log.exception("model %s/%s failed; the other experts answer", model.version, kind)
-                    continue
-                for query, row in zip(ready, quantiles, strict=True):
-                    if np.isfinite(row).all():
-                        query.raw[model.version, kind] = row
+        for kind, estimator in head.estimators.items():
+            try:
+                quantiles = bases[:, None] + estimator.predict_quantiles(features)
+            except Exception:
+                _log.exception("model %s/%s failed; the other experts answer", model.version, kind)
+                continue
+            for query, row in zip(ready, quantiles, strict=True):
+                if np.isfinite(row).all():
+                    query.raw[kind] = row

@@ -24,7 +24,7 @@ from predictor.forest import QuantileForest
 from predictor.retraining import RetrainingPredictor
 from predictor.rows import ended_row
 from predictor.serving import LivePredictor
-from predictor.training import ESTIMATORS
+from predictor.training import ESTIMATORS, TrainedModel
 from tests.unit.predictor.predictor_history import ended, recurring_history, request, small_model
 
 
@@ -89,16 +89,6 @@ def test_what_is_served_is_the_weighted_mean_of_the_experts() -> None:
     assert said["aggregation"] == pytest.approx(np.sort(mean), abs=1e-6)
     assert answer.estimate.point is not None
     assert np.log(answer.estimate.point) == pytest.approx(said["aggregation"][LEARNT.tolist().index(0.5)], abs=1e-6)
-
-
-def test_candidates_score_every_job_but_never_serve() -> None:
-    predictor = _warm()
-    predictor.use(None, candidates=[small_model()])
-    (answer,) = predictor.predict(0.0, [_ask()])
-    assert answer is not None
-    assert answer.estimate.model_version == ""
-    assert f"{small_model().version}/xgboost" in {shadow.model_version for shadow in answer.shadows}
-    assert predictor.status().model_version == ""
 
 
 def test_the_weights_start_from_the_models_own_test_and_follow_the_jobs_that_end() -> None:
@@ -202,9 +192,9 @@ def test_the_elements_of_an_array_share_one_prediction_and_are_scored_each(monke
     asked: list[int] = []
     run_models = serving._run_models
 
-    def counted(models: Any, queries: Sequence[Any]) -> None:
+    def counted(model: TrainedModel, queries: Sequence[Any]) -> None:
         asked.append(len(queries))
-        run_models(models, queries)
+        run_models(model, queries)
 
     monkeypatch.setattr(serving, "_run_models", counted)
     predictor = _warm()
