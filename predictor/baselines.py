@@ -17,14 +17,12 @@ Keys = dict[Level, Hashable | None]
 
 class Known(NamedTuple):
     """Inputs of a baseline: the narrowest group of the recurrence and the user's group (None: no job of it has ended), the
-    cluster's median, the declared total (None: not declared, or in another unit), and what the program's runs say for the job's
-    arguments (NaN: unknown).
+    cluster's median, and what the program's runs say for the job's arguments (NaN: unknown).
     """
 
     recurrence: Group | None
     user: Group | None
     cluster: float
-    declared: float | None
     by_arguments: float
 
 
@@ -38,24 +36,19 @@ def _user(statistic: str) -> Callable[[Known], float]:
     return lambda known: known.cluster if known.user is None else of(known.user)
 
 
-def _declared(known: Known) -> float:
-    return _RECURRENCE_MEDIAN(known) if known.declared is None else math.log(max(1.0, known.declared))
-
-
-_RECURRENCE_MEDIAN: Final = _recurrence("median")
-
 BASELINES: Final[dict[str, Callable[[Known], float]]] = {
+    "recurrence_median20": _recurrence("median"),
     "global_median": lambda known: known.cluster,
     "user_mean": _user("mean"),
     "user_last": _user("last"),
     "user_last2": _user("last2"),
     "recurrence_last": _recurrence("last"),
-    "recurrence_median20": _RECURRENCE_MEDIAN,
     "recurrence_ewma": _recurrence("ewma"),
-    "declared": _declared,
     "recurrence_arguments": lambda known: known.by_arguments,
 }
-"""Name -> log point. The order is the order of :func:`baseline_points`."""
+"""Name -> log point. The order is the order of :func:`baseline_points`. What a user declares is no baseline: it counts by how the
+user's earlier declarations turned out (:mod:`predictor.declarations`), or users who understate would gain.
+"""
 
 NAMES: Final = tuple(BASELINES)
 BASE: Final = NAMES.index("recurrence_median20")
@@ -63,15 +56,13 @@ BASE: Final = NAMES.index("recurrence_median20")
 BY_ARGUMENTS: Final = NAMES.index("recurrence_arguments")
 
 
-def baseline_points(history: HistoryStore, submission: Submission, declared: float | None) -> tuple[float, ...]:
-    """Every baseline's log point; NaN for all while nothing has ended, and by arguments where none are known. ``declared`` is
-    None in the seconds head.
-    """
+def baseline_points(history: HistoryStore, submission: Submission) -> tuple[float, ...]:
+    """Every baseline's log point; NaN for all while nothing has ended, and by arguments where none are known."""
     if not len(history.cluster):
         return (math.nan,) * len(NAMES)
     keys = keys_of(submission)
     user = history.group(Level.USER, keys[Level.USER])
-    known = Known(_narrowest(history, keys), user, history.cluster.median, declared, history.by_arguments(submission))
+    known = Known(_narrowest(history, keys), user, history.cluster.median, history.by_arguments(submission))
     return tuple([point(known) for point in BASELINES.values()])
 
 

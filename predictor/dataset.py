@@ -91,9 +91,8 @@ class Knowledge:
     def example(self, submission: Submission, unit: Unit) -> Example:
         """What is known of a job in one unit, now. Reads only."""
         history = self.history[unit]
-        declared = submission.declared_iterations if unit is Unit.ITERATIONS else None
         keys = keys_of(submission)
-        points = baseline_points(history, submission, declared)
+        points = baseline_points(history, submission)
         declarations = self.declarations.weight_of(submission)
         service_s = self.history[Unit.SERVICE_S]
         base_s = points[BASE] if unit is Unit.SERVICE_S else base_point(service_s, keys)

@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from predictor.aggregation import FIRST_RUNS
-from predictor.baselines import BASE, Keys
 from predictor.baselines import NAMES as BASELINE_NAMES
+from predictor.baselines import Keys
 from predictor.history import HistoryStore, Quantiles
 from predictor.intervals import LEVELS, NORMAL_QUANTILES, Array, PointResiduals
 from predictor.recurrence import Level
@@ -22,23 +22,15 @@ PRIOR_SPREAD: Final = 0.7
 """Standard deviation of a baseline's log error while fewer than 50 of its errors are known: half of the jobs within 1.6x."""
 USER_PROGRAMS_MIN: Final = 5
 """Programs of a user whose first runs make a distribution; with fewer the wider one of the cluster is used."""
-FIRST: Final = BASELINE_NAMES[BASE]
-"""The recurrence median: the expert that serves before anything is known of the others."""
-_DECLARED: Final = "declared"
-"""No expert: what a user declares counts by how the user's earlier declarations turned out (:mod:`predictor.declarations`),
-or users who understate would gain.
-"""
-_ORDER: Final = (
-    BASE,
-    *(index for index, name in enumerate(BASELINE_NAMES) if index != BASE and name != _DECLARED),
-)
 
 EMPIRICAL: Final = ("recent_jobs", "same_request", "past_runs", FIRST_RUNS)
 """The newest 50 jobs of the cluster; jobs with the same model or request; runs of the program; first runs of the user's programs,
 else of all programs, for a new program.
 """
-BASIC: Final = (*(BASELINE_NAMES[index] for index in _ORDER), *EMPIRICAL)
+BASIC: Final = (*BASELINE_NAMES, *EMPIRICAL)
 """The experts that need no training, the recurrence median first."""
+FIRST: Final = BASIC[0]
+"""The recurrence median: the expert that serves before anything is known of the others."""
 
 _ASLEEP: Final[Array] = np.full(len(LEVELS), math.nan)
 
@@ -80,5 +72,5 @@ class BaselineScores:
 
     def basic(self, bucket: int, baselines: Sequence[float], of_the_past: Sequence[Quantiles | None]) -> Array:
         """The quantiles (12, 25) of the experts :data:`BASIC` for a job; NaN where one has no answer."""
-        points = [self.quantiles(index, bucket, baselines[index]) for index in _ORDER]
+        points = [self.quantiles(index, bucket, point) for index, point in enumerate(baselines)]
         return np.array([*points, *(_ASLEEP if each is None else each for each in of_the_past)])

@@ -91,8 +91,7 @@ def shadows(jobs: Sequence[Mapping[str, Array]]) -> list[Shadows]:
 
 def baselines_of(knowledge: Knowledge, submission: Submission, unit: Unit) -> tuple[int, tuple[float, ...]]:
     """History bucket and baselines' log points of a job in a unit: as in its example, without its features."""
-    declared = submission.declared_iterations if unit is Unit.ITERATIONS else None
-    return _bucket(knowledge, submission, unit), baseline_points(knowledge.history[unit], submission, declared)
+    return _bucket(knowledge, submission, unit), baseline_points(knowledge.history[unit], submission)
 
 
 def _bucket(knowledge: Knowledge, submission: Submission, unit: Unit) -> int:

@@ -11,10 +11,9 @@ from typing import Any, Final
 from policies.model.estimate import Unit
 from predictor import prequential
 from predictor.aggregation import AGGREGATION
-from predictor.baselines import NAMES as BASELINE_NAMES
 from predictor.dataset import Knowledge, replay
 from predictor.evaluation import by_history, by_user, first_of_bursts, measure
-from predictor.experts import BASIC, FIRST
+from predictor.experts import BASIC
 from predictor.intervals import Array
 from predictor.prequential import Run, Served
 from predictor.rows import EndedRow, Submission, plausible
@@ -90,15 +89,13 @@ def evaluate(
 def _chosen(kinds: Sequence[str] | None) -> list[str]:
     """The models to train. Experts that need no training may be named, and are always scored."""
     for kind in kinds or ():
-        if kind not in (*ESTIMATORS, *BASIC, *BASELINE_NAMES):
+        if kind not in (*ESTIMATORS, *BASIC):
             raise EvaluationError(f"unknown model {kind!r}; the models are {', '.join((*ESTIMATORS, *BASIC))}")
     return [kind for kind in ESTIMATORS if kinds is None or kind in kinds]
 
 
 def _document(name: str, run: Run, served: Served) -> dict[str, Any]:
     models = {expert: _measured(run, quantiles, (expert,)) for expert, quantiles in run.tested.items()}
-    # Declarations are in iterations. Where seconds are predicted, this baseline falls back on the recurrence median.
-    models["declared"] = models[FIRST]
     models[SERVED] = _measured(run, served.tested(run), run.experts)
     return {
         "schema": EVALUATION_SCHEMA,

@@ -68,7 +68,6 @@ def test_the_document_is_the_documented_one(document: dict[str, Any]) -> None:
         "recurrence_last",
         "recurrence_median20",
         "recurrence_ewma",
-        "declared",
         "recurrence_arguments",
     } == set(BASELINE_NAMES)
     for measured in document["models"].values():
