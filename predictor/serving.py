@@ -417,8 +417,8 @@ class LivePredictor:
         return replace(submission, submitted_at_s=max(submission.submitted_at_s, pending.as_of_s))
 
     def _query(self, request: PredictionRequest, submission: Submission) -> _Query:
-        speed = self._throughput.lookup(submission.recurrence, submission.gpus, submission.gpu_type)
-        speed_known = speed is not None or request.spec.stage_graph is not None
+        measured_s = self._throughput.lookup(submission.recurrence, submission.gpus, submission.gpu_type)
+        speed_known = measured_s is not None or request.spec.stage_graph is not None
         # A profile run is stopped early, so the program's iterations do not apply. Its walltime limits the seconds.
         profile = request.spec.profile is not None
         unit = Unit.SERVICE_S if profile else unit_of(self._knowledge, submission, speed_known=speed_known)
@@ -435,7 +435,7 @@ class LivePredictor:
             if len(self._pending) > PENDING_MAX:
                 self._pending.popitem(last=False)
         basis = basis_of(self._knowledge, submission, unit)
-        seconds = 1.0 if unit is Unit.SERVICE_S else speed.seconds_per_iteration if speed is not None else None
+        seconds = 1.0 if unit is Unit.SERVICE_S else measured_s
         spec, slowdown = request.spec, None
         if spec.stage_graph is not None:
             slowdown = None if self._speeds is None else self._speeds.slowdown(spec)

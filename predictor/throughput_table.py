@@ -5,7 +5,6 @@ It gives a speed to jobs without a stage graph.
 
 import math
 from collections import OrderedDict, deque
-from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
@@ -16,15 +15,6 @@ ENTRIES_MAX: Final = 100_000
 """Entries kept; the one that was measured longest ago is evicted first."""
 
 Recurrence = tuple[str, str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Throughput:
-    """Seconds per iteration: the median of the newest ``measurements`` runs, and in words how close a match they are."""
-
-    seconds_per_iteration: float
-    measurements: int
-    match: str
 
 
 class ThroughputTable:
@@ -62,25 +52,16 @@ class ThroughputTable:
                 job.recurrence, job.gpus, row.ran_on_gpu_type or job.gpu_type, row.servers_spanned or 1, seconds
             )
 
-    def lookup(
-        self, recurrence: Recurrence, gpus: int, gpu_type: str = "", servers: int | None = None
-    ) -> Throughput | None:
-        """Seconds per iteration of the closest match; None if the program was never measured.
+    def lookup(self, recurrence: Recurrence, gpus: int, gpu_type: str = "") -> float | None:
+        """Seconds per iteration, the median of the newest runs of the closest match; None if the program was never measured.
 
-        Backs off: exact place; same GPUs and type (on the servers where it was fastest); same GPUs; nearest number of GPUs.
-        ``gpu_type`` "" and ``servers`` None mean the fastest measured.
+        Backs off: same GPUs and type, on the servers where it was fastest; same GPUs; nearest number of GPUs. ``gpu_type`` ""
+        means the fastest measured.
         """
         entries = self._entries.get(recurrence)
         if not entries:
             return None
         nearest = min((abs(math.log(where[0] / gpus)), where[0]) for where in entries)[1]
-        for match, places in (
-            ("this placement", [w for w in entries if w == (gpus, gpu_type, servers)]),
-            ("these GPUs", [w for w in entries if w[0] == gpus and (w[1] == gpu_type or not gpu_type)]),
-            ("another GPU type", [w for w in entries if w[0] == gpus]),
-            ("another number of GPUs", [w for w in entries if w[0] == nearest]),
-        ):
-            if places:
-                seconds, count = min((median(entries[w]), len(entries[w])) for w in places)
-                return Throughput(seconds, count, match)
-        return None
+        places = [where for where in entries if where[0] == nearest]
+        alike = [where for where in places if gpu_type and where[:2] == (gpus, gpu_type)]
+        return min(median(entries[where]) for where in alike or places)
