@@ -6,14 +6,17 @@
     DIR/<unit>.weights.json  the aggregation and the calibration, as they were after the test
 
 Never pickle or joblib: a model file is data. A folder that does not match exactly (hash, features, library versions) is refused
-with an :class:`ArtifactError` that says what to do; a model is cheap to train again.
+with an :class:`ArtifactError` that says what to do; a model is cheap to train again. The service keeps the record of each folder,
+a :class:`ModelVersion`, in a table.
 """
 
 import hashlib
 import json
 import shutil
 import tempfile
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +34,35 @@ MANIFEST: Final = "manifest.json"
 METRICS: Final = "metrics.json"
 FILE_BYTES_MAX: Final = 512 * 1024 * 1024
 """Larger files are refused."""
+
+
+class ModelState(StrEnum):
+    """The state of a model; at most one is champion."""
+
+    CANDIDATE = "candidate"
+    """Trained and stored; its training's test has scored it, but it predicts no job."""
+    CHAMPION = "champion"
+    """It serves."""
+    RETIRED = "retired"
+    """It served before, or never passed; its record stays, its files may be deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVersion:
+    """One training run. ``kind`` names the best model of each head ("iterations: quantile_forest"); ``sha256`` pins the
+    folder."""
+
+    id: str
+    kind: str
+    trained_until_s: float
+    rows: int
+    feature_schema: str
+    libraries: Mapping[str, str]
+    metrics: Mapping[str, Any]
+    sha256: str
+    path: str
+    promotable: bool
+    state: ModelState = ModelState.CANDIDATE
 
 
 def sha256_of(path: Path) -> str:
@@ -201,3 +233,24 @@ def load(folder: Path, *, manifest_sha256: str | None = None) -> TrainedModel:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ArtifactError(f"{path}: not a complete manifest ({type(error).__name__}: {error})") from error
+
+
+def model_version(model: TrainedModel, folder: Path, manifest_sha256: str) -> ModelVersion:
+    """The record of a model that was just stored in ``folder``."""
+    return ModelVersion(
+        id=model.version,
+        kind=", ".join(f"{unit}: {head.best}" for unit, head in sorted(model.heads.items())),
+        trained_until_s=model.trained_until_s,
+        rows=model.rows,
+        feature_schema=model.feature_schema,
+        libraries=model.libraries,
+        metrics=metrics_json(model)["heads"],
+        sha256=manifest_sha256,
+        path=str(folder),
+        promotable=model.promotable,
+    )
+
+
+def load_version(version: ModelVersion) -> TrainedModel:
+    """The model of a record, verified against it. Raises :class:`ArtifactError`."""
+    return load(Path(version.path), manifest_sha256=version.sha256)

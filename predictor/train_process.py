@@ -23,9 +23,9 @@ from typing import Final
 
 from policies.model.estimate import Unit
 from predictor import artifacts, replay_sheet
+from predictor.artifacts import ModelVersion, model_version
 from predictor.errors import ArtifactError, TrainingError
 from predictor.prequential import Run, Served
-from predictor.registry import ModelVersion, model_version
 from predictor.rows import RowError, newest_by_submission, read_jsonl
 from predictor.training import TrainedModel, train
 

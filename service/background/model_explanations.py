@@ -5,9 +5,9 @@ import threading
 from collections.abc import Sequence
 
 from policies.model.estimate import Unit
+from predictor.artifacts import load_version
 from predictor.errors import ArtifactError
 from predictor.explain import Contributions, contributions
-from predictor.registry import load_version
 from predictor.serving import LivePredictor
 from predictor.training import TrainedModel
 from service.db.models import find_version

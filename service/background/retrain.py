@@ -19,8 +19,8 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 
 from policies.model.cluster import Cluster
+from predictor.artifacts import ModelState, ModelVersion, load_version
 from predictor.errors import ArtifactError
-from predictor.registry import ModelState, ModelVersion, load_version
 from predictor.rows import rows_to_jsonl
 from predictor.serving import LivePredictor
 from predictor.train_process import load_result

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sqlalchemy import func, insert, select, update
 
-from predictor.registry import ModelState, ModelVersion
+from predictor.artifacts import ModelState, ModelVersion
 from service.db.dialects import upsert
 from service.db.session import Database
 from service.db.tables import HISTORY, MODELS, TRAINING_RUNS, columns

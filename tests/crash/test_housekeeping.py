@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
-from predictor.registry import ModelState
+from predictor.artifacts import ModelState
 from predictor.serving import LivePredictor
 from service.background.prune import prune
 from service.config.settings import load_settings

@@ -13,12 +13,12 @@ import pytest
 from policies.model.estimate import Unit
 from predictor import artifacts, prequential, train_process, training
 from predictor.aggregation import AGGREGATION
+from predictor.artifacts import ModelState, load_version
 from predictor.dataset import Example, Knowledge, replay
 from predictor.errors import TrainingError
 from predictor.experts import BASIC
 from predictor.forest import QuantileForest
 from predictor.intervals import LEVELS, Array
-from predictor.registry import ModelState, load_version
 from predictor.rows import (
     RowError,
     ended_row,

@@ -6,8 +6,8 @@ import pytest
 
 from policies.model.estimate import Unit
 from predictor import artifacts, features
+from predictor.artifacts import model_version
 from predictor.explain import contributions
-from predictor.registry import model_version
 from predictor.serving import LivePredictor
 from service.background import model_explanations as explaining
 from service.background.model_explanations import Explainer

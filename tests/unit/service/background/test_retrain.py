@@ -16,7 +16,7 @@ from sqlalchemy.exc import OperationalError
 from policies.model.cluster import Cluster, Server
 from policies.model.estimate import EndedJob, Unit
 from predictor import artifacts
-from predictor.registry import ModelState, model_version
+from predictor.artifacts import ModelState, model_version
 from predictor.serving import LivePredictor, PredictorStatus
 from service.background import retrain
 from service.background.retrain import DRIFT_PAUSE_S, TRAINING_LEASE, Trainer, TrainingUnderWay
