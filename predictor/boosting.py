@@ -20,33 +20,17 @@ ROUNDS: Final = 100
 SUBSAMPLE: Final = 0.7
 ROWS_PER_TREE_MAX: Final = 8_000
 """Rows that a tree learns from, a share of all of them: more cost time and gain nothing."""
-_COMMON: Final[dict[str, Any]] = {
+_OPTIONS: Final[dict[str, Any]] = {
+    "objective": "reg:quantileerror",
+    "quantile_alpha": FITTED_LEVELS,
     "tree_method": "hist",
     "max_depth": 4,
+    "min_child_weight": 20,
     "eta": 0.06,
     "colsample_bytree": 0.5,
     "nthread": 1,
     "verbosity": 0,
 }
-_QUANTILE: Final[dict[str, Any]] = {
-    **_COMMON,
-    "objective": "reg:quantileerror",
-    "quantile_alpha": FITTED_LEVELS,
-    "min_child_weight": 20,
-}
-
-
-def _booster(path: Path) -> Any:
-    """A stored booster. Raises :class:`ArtifactError` where the file is not one."""
-    import xgboost
-
-    model = xgboost.Booster()
-    try:
-        model.load_model(path)
-        model.set_param({"nthread": 1})
-    except (xgboost.core.XGBoostError, ValueError, OSError) as error:
-        raise ArtifactError(f"{path.name}: not a readable XGBoost model ({error})") from error
-    return model
 
 
 class Boosting:
@@ -62,7 +46,7 @@ class Boosting:
         import xgboost
 
         data = xgboost.QuantileDMatrix(features, residuals, nthread=1)
-        options = {**_QUANTILE, "seed": seed, "subsample": min(SUBSAMPLE, ROWS_PER_TREE_MAX / len(residuals))}
+        options = {**_OPTIONS, "seed": seed, "subsample": min(SUBSAMPLE, ROWS_PER_TREE_MAX / len(residuals))}
         self._model = xgboost.train(options, data, num_boost_round=ROUNDS)
 
     def predict_quantiles(self, features: Array) -> Array:
@@ -88,10 +72,12 @@ class Boosting:
         """Read a verified .ubj file."""
         import xgboost
 
-        model, width = _booster(path), len(feature_schema.NAMES)
+        model, width = xgboost.Booster(), len(feature_schema.NAMES)
         try:
+            model.load_model(path)
+            model.set_param({"nthread": 1})
             shape = (model.num_features(), model.inplace_predict(np.zeros((1, width))).shape)
-        except (xgboost.core.XGBoostError, ValueError) as error:
+        except (xgboost.core.XGBoostError, ValueError, OSError) as error:
             raise ArtifactError(f"{path.name}: not a readable XGBoost model ({error})") from error
         if shape != (width, (1, len(FITTED_LEVELS))):
             raise ArtifactError(f"{path.name}: an XGBoost model of another shape")

@@ -42,15 +42,10 @@ class Metrics:
         return {key: None if value != value else value for key, value in asdict(self).items()}
 
 
-def pinball_of(labels: Array, quantiles: Array) -> Array:
-    """Mean pinball loss of each row over the seven levels, natural log. ``labels`` (n,) or one, ``quantiles`` (n, 7)."""
-    error = labels[..., None] - quantiles
-    return np.asarray(np.maximum(PINBALL_LEVELS * error, (PINBALL_LEVELS - 1.0) * error).mean(axis=1))
-
-
 def pinball_rows(labels: Array, quantiles: Array) -> Array:
     """Mean pinball loss of each job over the seven levels, natural log. ``quantiles`` (n, 25) at the predictor's levels."""
-    return pinball_of(labels, at_levels(quantiles, PINBALL_LEVELS))
+    error = labels[:, None] - at_levels(quantiles, PINBALL_LEVELS)
+    return np.asarray(np.maximum(PINBALL_LEVELS * error, (PINBALL_LEVELS - 1.0) * error).mean(axis=1))
 
 
 def pinball(labels: Array, quantiles: Array) -> float:

@@ -135,11 +135,6 @@ def ended_row(label: EndedJob) -> EndedRow:
     )
 
 
-def label_row(label: EndedJob) -> dict[str, Any]:
-    """The JSON object of an ended job, as :func:`rows_to_jsonl` writes it."""
-    return row_to_dict(ended_row(label))
-
-
 def row_to_dict(row: EndedRow) -> dict[str, Any]:
     """One flat JSON object; fields without a value are left out."""
     flat = asdict(row)
@@ -201,7 +196,7 @@ def rows_to_jsonl(path: Path, rows: Iterable[EndedJob]) -> int:
     with open_text(path, "w") as stream:
         stream.write(json.dumps({"schema": ROWS_SCHEMA}) + "\n")
         for row in rows:
-            stream.write(json.dumps(label_row(row), allow_nan=False) + "\n")
+            stream.write(json.dumps(row_to_dict(ended_row(row)), allow_nan=False) + "\n")
             count += 1
     return count
 

@@ -22,10 +22,10 @@ from predictor.intervals import LEVELS, Array
 from predictor.rows import (
     RowError,
     ended_row,
-    label_row,
     newest_by_submission,
     read_jsonl,
     row_from_dict,
+    row_to_dict,
     rows_to_jsonl,
 )
 from predictor.serving import LivePredictor
@@ -175,7 +175,7 @@ def test_rows_survive_the_trip_through_a_file(tmp_path: Path) -> None:
 )
 def test_a_bad_row_names_its_field(change: dict, message: str) -> None:
     with pytest.raises(RowError, match=message.replace("(", r"\(")):
-        row_from_dict({**label_row(ended(1)), **change})
+        row_from_dict({**row_to_dict(ended_row(ended(1))), **change})
 
 
 def test_the_newest_rows_come_back_sorted_by_submission() -> None:
@@ -189,7 +189,7 @@ def test_the_newest_rows_come_back_sorted_by_submission() -> None:
 
 def test_a_missing_field_and_a_bad_file_name_the_line(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    row = label_row(ended(1, submitted_at_s=50.0))
+    row = row_to_dict(ended_row(ended(1, submitted_at_s=50.0)))
     header = json.dumps({"schema": "sooner.ended-jobs/1"})
     cases = {
         "{}\n": "rows.jsonl:1: schema: must be",
