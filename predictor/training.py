@@ -39,7 +39,7 @@ TEST_ROWS_MAX: Final = 2_000
 CHUNK_ROWS_MIN: Final = 500
 CHUNKS_MAX: Final = 4
 GROWTH_RATIO: Final = 0.1
-"""The test fits the models again when it has added so much to the history: fewer jobs hardly change them."""
+"""The test fits the models again when the history has grown by so much, as a service trains anew."""
 
 PINBALL_RATIO_MAX: Final = 1.01
 """The best expert is known only in hindsight: what it costs to find it is allowed."""
