@@ -40,7 +40,7 @@ from service.engine.record import JobRecord, StoredWorld
 
 T = TypeVar("T")
 
-_ARRAYS_KEPT_MAX = 4_096
+_ARRAYS_KEPT_MAX = 1_024
 """Arrays whose specs stay in memory. That of another is read again when one of its elements is."""
 
 

@@ -13,7 +13,7 @@ from predictor import prequential
 from predictor.aggregation import AGGREGATION
 from predictor.dataset import Knowledge, replay
 from predictor.evaluation import by_history, by_user, first_of_bursts, measure
-from predictor.experts import BASIC
+from predictor.experts import BASIC, FIRST
 from predictor.intervals import Array
 from predictor.prequential import Run, Served
 from predictor.rows import EndedRow, Submission, plausible
@@ -24,6 +24,7 @@ EVALUATION_SCHEMA: Final = "sooner.prediction.evaluation/1"
 JOBS_MIN: Final = 50
 """With fewer jobs the last 40% are too few to measure anything."""
 SERVED: Final = "served"
+_DECLARED: Final = "declared"
 
 
 class EvaluationError(ValueError):
@@ -89,13 +90,15 @@ def evaluate(
 def _chosen(kinds: Sequence[str] | None) -> list[str]:
     """The models to train. Experts that need no training may be named, and are always scored."""
     for kind in kinds or ():
-        if kind not in (*ESTIMATORS, *BASIC):
+        if kind not in (*ESTIMATORS, *BASIC, _DECLARED):
             raise EvaluationError(f"unknown model {kind!r}; the models are {', '.join((*ESTIMATORS, *BASIC))}")
     return [kind for kind in ESTIMATORS if kinds is None or kind in kinds]
 
 
 def _document(name: str, run: Run, served: Served) -> dict[str, Any]:
     models = {expert: _measured(run, quantiles, (expert,)) for expert, quantiles in run.tested.items()}
+    # Declarations are in iterations. Where seconds are predicted, a declaration says no more than the recurrence median.
+    models[_DECLARED] = models[FIRST]
     models[SERVED] = _measured(run, served.tested(run), run.experts)
     return {
         "schema": EVALUATION_SCHEMA,

@@ -1,6 +1,5 @@
 """The spec of an array is stored once and in memory once, however many elements the array has."""
 
-import gc
 from dataclasses import replace
 
 import pytest
@@ -12,6 +11,7 @@ from service.db import reads
 from service.db.check import check_connection
 from service.db.codec import CodecError
 from service.db.session import Database
+from service.db.specs import RecentSpecs
 from service.db.store import SqlStore
 from service.db.tables import ARRAY_SPECS, JOBS, METADATA
 from tests.conformance.store_suite import SPEC, Driver
@@ -63,13 +63,11 @@ def test_elements_share_one_spec_however_often_jobs_are_read(any_database: Datab
     assert [record.own_spec.array for record in again] == places
 
 
-def test_nothing_is_kept_of_an_array_that_is_not_used(any_database: Database) -> None:
-    store = SqlStore(any_database)
-    records = store.jobs(_submit(any_database, SPEC, 3))
-    assert len(store._arrays) == 1
-    del records
-    gc.collect()
-    assert len(store._arrays) == 0
+def test_specs_of_the_arrays_that_were_read_last_are_kept() -> None:
+    recent = RecentSpecs(2)
+    for array in (1, 2, 1, 3):
+        recent[JobId(array)] = SPEC
+    assert list(recent) == [1, 3]
 
 
 def test_the_spec_of_one_element_can_be_read(any_database: Database) -> None:

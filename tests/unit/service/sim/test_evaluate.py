@@ -59,7 +59,8 @@ def test_the_document_is_the_documented_one(document: dict[str, Any]) -> None:
     assert json.loads(json.dumps(document, allow_nan=False)) == document
     assert document["schema"] == "sooner.prediction.evaluation/1"
     assert (document["workload"], document["test_jobs"], document["retrains"]) == ("synthetic, seed 7", 120, 3)
-    assert set(document["models"]) == {*BASELINE_NAMES, *EMPIRICAL, *MODELS, "served"}
+    assert set(document["models"]) == {*BASELINE_NAMES, *EMPIRICAL, *MODELS, "declared", "served"}
+    assert document["models"]["declared"] == document["models"]["recurrence_median20"]
     assert {
         "global_median",
         "user_mean",
@@ -102,9 +103,9 @@ def test_equal_seeds_give_equal_documents() -> None:
 
 def test_models_are_trained_by_name_and_baselines_always_scored() -> None:
     without = evaluate(_workload(150), ["recurrence_median20"], chunks=2).document
-    assert set(without["models"]) == {*BASELINE_NAMES, *EMPIRICAL, "served"}
+    assert set(without["models"]) == {*BASELINE_NAMES, *EMPIRICAL, "declared", "served"}
     both = evaluate(_workload(150), ["quantile_forest", "xgboost"], chunks=2).document
-    assert set(both["models"]) == {*BASELINE_NAMES, *EMPIRICAL, "xgboost", "quantile_forest", "served"}
+    assert set(both["models"]) == {*BASELINE_NAMES, *EMPIRICAL, "declared", "xgboost", "quantile_forest", "served"}
     with pytest.raises(EvaluationError, match="unknown model 'oracle'; the models are random_forest, "):
         evaluate(_workload(150), ["oracle"])
 
@@ -284,7 +285,7 @@ def test_the_printed_table_begins_with_the_served_model(table: Path) -> None:
     assert result.exit_code == 0
     assert lines[0].split()[:3] == ["MODEL", "MAE", "MEDIAN_APE"]
     assert lines[1].split()[0] == "served"
-    assert len(lines) == 1 + 1 + 1 + len(BASELINE_NAMES) + len(EMPIRICAL)
+    assert len(lines) == 1 + 1 + 1 + 1 + len(BASELINE_NAMES) + len(EMPIRICAL)
     assert "60 test jobs of w.csv; served: " in result.stderr
 
 
