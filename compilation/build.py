@@ -10,7 +10,7 @@ from mypyc.build import mypycify
 from setuptools import Distribution
 from setuptools.command.build_ext import build_ext
 
-from compilation.modules import PACKAGES, modules
+from compilation.modules import DATA, PACKAGES, modules
 from compilation.write_out import written_out
 
 _OPTIONS = ("--ignore-missing-imports", "--no-warn-no-return")
@@ -24,6 +24,8 @@ def build(root: Path, work: Path) -> list[Path]:
     shutil.rmtree(work, ignore_errors=True)
     for package in PACKAGES:
         shutil.copytree(root / package, work / package, ignore=_left_out)
+    for folder in DATA:
+        shutil.copytree(root / folder, work / folder)
     names = modules(work)
     for name in names:
         path = work / name

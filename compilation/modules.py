@@ -3,7 +3,9 @@
 from pathlib import Path
 
 PACKAGES = ("policies", "predictor", "service")
-"""Copied whole: the compiler needs the types of what the modules import."""
+"""Copied whole: the compiler needs the types of what the modules import, and what is compiled runs beside them."""
+DATA = ("migrations", "examples", "notebooks")
+"""Folders that the service looks for beside its packages."""
 
 _SIMULATOR = (
     "clock",

@@ -6,6 +6,7 @@ the engine's record.
 """
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -17,7 +18,8 @@ _DERIVABLE = "@_mypyc_attr(allow_interpreted_subclasses=True)"
 _IMPORTS = (
     "import dataclasses as _dataclasses",
     "from typing import TYPE_CHECKING as _TYPE_CHECKING, Any as _Any, ClassVar as _ClassVar",
-    "from policies.model.written_out import describe as _describe, field as _field, remade as _remade",
+    "from policies.model.written_out import annotate as _annotate, describe as _describe, field as _field",
+    "from policies.model.written_out import pickle_whole as _pickle_whole, remade as _remade",
 )
 _OPEN = "if _TYPE_CHECKING: from mypy_extensions import mypyc_attr as _mypyc_attr"
 """The compiler reads the decorator and drops it."""
@@ -53,13 +55,18 @@ def written_out(source: str) -> str:
     touched = _make_views_concrete(tree, lines)
     for node in reversed(classes):
         options = _options(node)
-        if options is None:
+        if _is_tuple(node):
+            touched = True
+            named = {name: ast.unparse(each.annotation) for name, each in _annotated(node)}
+            lines.insert(node.end_lineno or node.lineno, f"_annotate({node.name}, {named})")
+        elif options is None:
             if node.name not in special:
                 touched = True
+                lines.insert(node.end_lineno or node.lineno, f"_pickle_whole({node.name})")
                 lines.insert(node.lineno - 1, _DERIVABLE)
-            continue
-        touched = True
-        _write_out(node, options, [each for each in node.body if _is_cached(each)], lines)
+        else:
+            touched = True
+            _write_out(node, options, [each for each in node.body if _is_cached(each)], lines)
     if not touched:
         return source
     first = next(each for each in tree.body if not _is_docstring(each) and not _is_future(each))
@@ -97,6 +104,17 @@ def _options(node: ast.ClassDef) -> dict[str, bool] | None:
     return None
 
 
+def _annotated(node: ast.ClassDef) -> Iterator[tuple[str, ast.AnnAssign]]:
+    """The annotated names of a class."""
+    for each in node.body:
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+            yield each.target.id, each
+
+
+def _is_tuple(node: ast.ClassDef) -> bool:
+    return any(isinstance(base, ast.Name) and base.id == "NamedTuple" for base in node.bases)
+
+
 def _special(classes: list[ast.ClassDef]) -> set[str]:
     """The classes that are no plain ones, by their names: the compiler has its own way with those."""
     found: set[str] = set()
@@ -120,7 +138,7 @@ def _is_cached(node: ast.stmt) -> TypeGuard[ast.FunctionDef]:
     )
 
 
-def _field(node: ast.AnnAssign) -> _Field:
+def _field(name: str, node: ast.AnnAssign) -> _Field:
     default: str | None = None
     told: dict[str, ast.expr] = {}
     if isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name) and node.value.func.id == "field":
@@ -128,16 +146,15 @@ def _field(node: ast.AnnAssign) -> _Field:
         default = ast.unparse(told["default"]) if "default" in told else None
     elif node.value is not None:
         default = ast.unparse(node.value)
-    assert isinstance(node.target, ast.Name)
 
-    def flag(name: str) -> bool:
-        return bool(ast.literal_eval(told[name])) if name in told else True
+    def flag(option: str) -> bool:
+        return bool(ast.literal_eval(told[option])) if option in told else True
 
     factory = ast.unparse(told["default_factory"]) if "default_factory" in told else None
     annotation = ast.unparse(node.annotation)
     if factory is not None and _admits_none(node.annotation):
         raise CannotWriteOut(f"line {node.lineno}: a field with a factory must not admit None")
-    return _Field(node.target.id, annotation, default, factory, flag("init"), flag("repr"), flag("compare"), node)
+    return _Field(name, annotation, default, factory, flag("init"), flag("repr"), flag("compare"), node)
 
 
 def _admits_none(annotation: ast.expr) -> bool:
@@ -148,7 +165,7 @@ def _admits_none(annotation: ast.expr) -> bool:
 
 def _write_out(node: ast.ClassDef, options: dict[str, bool], cached: list[ast.FunctionDef], lines: list[str]) -> None:
     """Replace the class in the lines."""
-    fields = [_field(each) for each in node.body if isinstance(each, ast.AnnAssign)]
+    fields = [_field(name, each) for name, each in _annotated(node)]
     methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
     new = [*_init(fields, options["kw_only"], "__post_init__" in methods, [each.name for each in cached])]
     if options["eq"] and "__eq__" not in methods:

@@ -17,7 +17,28 @@ def describe(kind: Any, fields: Mapping[str, tuple[str, Any]]) -> None:
         each.type = annotation
         each._field_type = _FIELD
     kind.__dataclass_fields__ = {name: each for name, (_, each) in fields.items()}
-    kind.__annotations__ = {name: annotation for name, (annotation, _) in fields.items()}
+    annotate(kind, {name: annotation for name, (annotation, _) in fields.items()})
+
+
+def annotate(kind: Any, annotations: dict[str, str]) -> None:
+    """Make the annotations what they are in the source: the compiler keeps none, or no more of them than the class of each."""
+    kind.__annotations__ = annotations
+
+
+def pickle_whole(kind: Any) -> None:
+    """Let a pickle of an interpreted subclass hold what that adds: by itself a compiled class knows its own attributes alone."""
+    kind.__getstate__ = _state
+    kind.__setstate__ = _restore
+
+
+def _state(each: Any) -> dict[str, Any]:
+    own = {name: getattr(each, name) for name in getattr(each, "__mypyc_attrs__", ()) if hasattr(each, name)}
+    return {**own, **getattr(each, "__dict__", {})}
+
+
+def _restore(each: Any, state: dict[str, Any]) -> None:
+    for name, value in state.items():
+        setattr(each, name, value)
 
 
 def remade(kind: Any, values: tuple[Any, ...]) -> Any:

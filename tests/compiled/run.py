@@ -14,14 +14,13 @@ from typing import Final
 ROOT = Path(__file__).parents[2]
 WHEELS = ROOT / "build" / "compiled-wheel"
 UNPACKED = ROOT / "build" / "compiled-installed"
-PURE = "SOONER_TEST_PURE"
+PURE = "TESTED_PURE_PYTHON"
 """Names the folder whose packages are plain Python, for the tests that compare both."""
 
 _TESTED: Final = (
-    "tests/compiled",
-    "tests/conformance/test_policies.py",
-    "tests/golden",
-    "tests/simulation/test_swarm.py",
+    *("tests/compiled", "tests/conformance/test_policies.py", "tests/golden", "tests/simulation/test_swarm.py"),
+    # What crosses to a process of its own.
+    *("tests/unit/service/forecast/test_forecast_process.py", "tests/unit/service/shadow/test_process.py"),
 )
 _LEFT_OUT: Final = "tests/simulation/test_swarm.py::test_the_command_names_the_seeds_that_fail"
 """Breaks the engine by replacing a function, which compiled code does not look up."""
@@ -39,19 +38,9 @@ def main(arguments: Sequence[str]) -> int:
     unpacked = subprocess.run(unpack, check=False)
     if unpacked.returncode != 0:
         return unpacked.returncode
-    environ = {**os.environ, "PYTHONPATH": str(UNPACKED), PURE: str(ROOT)}
-    # Neither the working directory nor the folder of the tests comes before the unpacked wheel.
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "pytest",
-        "--import-mode=append",
-        "-m",
-        "not traces",
-        "--deselect",
-        _LEFT_OUT,
-    ]
+    # Nothing comes before the unpacked wheel, here or in processes of the tests: no working directory, no folder of tests.
+    environ = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": f"{UNPACKED}{os.pathsep}{ROOT}", PURE: str(ROOT)}
+    command = [sys.executable, "-m", "pytest", "--import-mode=append", "-m", "not traces", "--deselect", _LEFT_OUT]
     return subprocess.run([*command, *_TESTED, *arguments], cwd=ROOT, env=environ, check=False).returncode
 
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from compilation.modules import modules
 from policies.model.cluster import Cluster, Server
 from policies.model.job import JobSpec, Level, Topology
 from policies.model.view import ClusterView, JobView
-from policies.options import GUARD_OPTIONS, PLACEMENT_OPTIONS
+from policies.options import GUARD_OPTIONS, PLACEMENT_OPTIONS, Options
 from policies.rank import Rank
 from policies.ranked import RankedPolicy
 from policies.registry import BUILT_IN, PolicyFactory, make_policy
@@ -38,7 +39,12 @@ class LargestFirst(RankedPolicy):
     name = "largest_first"
     option_names = PLACEMENT_OPTIONS | GUARD_OPTIONS
 
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self.asked = 0
+
     def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
+        self.asked += 1
         return Rank(-float(job.spec.gpus), 0)
 
 
@@ -92,12 +98,42 @@ def test_both_write_the_same_bytes(
     assert told[0] == told[1]
 
 
+HINTS = """
+import dataclasses, importlib, sys, typing
+for name in sys.argv[1:]:
+    module = importlib.import_module(name)
+    for kind in vars(module).values():
+        if isinstance(kind, type) and kind.__module__ == name and (dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")):
+            print(kind.__name__, {field: str(hint) for field, hint in typing.get_type_hints(kind).items()})
+"""
+
+
+def test_fields_have_the_same_types_in_both(tmp_path: Path) -> None:
+    names = [name.removesuffix(".py").replace("/", ".") for name in modules(Path(os.environ[PURE]))]
+    told = []
+    for path in (os.environ[PURE], os.environ["PYTHONPATH"]):
+        command = [sys.executable, "-P", "-c", HINTS, *names]
+        environ = {**os.environ, "PYTHONPATH": path}
+        told.append(subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout)
+    # A compiled module cannot tell a NewType where it is.
+    places = [text.replace("importlib._bootstrap.", "").replace("policies.model.ids.", "") for text in told]
+    assert places[0].count("\n") > 100
+    assert sorted(places[0].splitlines()) == sorted(places[1].splitlines())
+
+
 def test_a_policy_in_plain_python_derives_from_a_compiled_one() -> None:
     cluster = Cluster("test", (Server("a", 8), Server("b", 8)))
     workload = generate(0, 100, make_families(0, 10, 3), gpus=16, load=0.7)
     mine = run(workload, cluster, PolicyFactory(LargestFirst)({})).result
     assert mine.finished == 100
     assert mine != run(workload, cluster, make_policy("sjf")).result
+
+
+def test_a_pickle_of_such_a_policy_holds_what_it_adds() -> None:
+    policy = LargestFirst(Options(eta=0.5))
+    policy.asked = 7
+    twin = pickle.loads(pickle.dumps(policy))
+    assert (twin.asked, twin.options) == (7, Options(eta=0.5))
 
 
 def test_values_are_copied_and_pickled() -> None:
