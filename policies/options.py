@@ -1,6 +1,6 @@
 """Options that every rank-ordered policy shares, parsed from ``--option name=value`` strings."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
@@ -221,3 +221,16 @@ def _parse_weights(name: str, text: str) -> Weights:
             raise OptionError(f"option {name}: {part!r} is not PROJECT:WEIGHT with a weight of {low:g} to {high:g}")
         weights[project] = weight
     return Weights(weights)
+
+
+def named_values(texts: Iterable[str]) -> dict[str, str]:
+    """``NAME=VALUE`` texts as a mapping. Raises OptionError."""
+    values: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise OptionError(f"{text!r} is not NAME=VALUE")
+        if name in values:
+            raise OptionError(f"{name} is given twice")
+        values[name] = value
+    return values

@@ -10,7 +10,6 @@ from policies.model.cluster import Server
 from policies.model.plan import TrainingPlan
 from policies.training.gpu_names import gpu_name
 from policies.training.hardware import GPU_MODELS, GpuModel
-from policies.training.iteration import iteration_time
 
 REFERENCE: Final = "V100"
 """The family on which a job without a GPU type states its layer times: its speed is 1.0."""
@@ -21,6 +20,8 @@ _PLAN: Final = TrainingPlan(global_batch=32, micro_batch=8, sequence=1024)
 
 @cache
 def _iteration_s(gpu: GpuModel) -> float:
+    from policies.training.iteration import iteration_time  # numpy takes long to import
+
     return iteration_time(SHAPES[_MODEL].shape, _PLAN, gpu).total_s
 
 

@@ -14,14 +14,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread, current_thread, main_thread
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from service.reports.comparison_data import RunFigures, figures
 from service.sim.faults import FaultCounts
 from service.sim.predictors import PredictorNameError
 from service.sim.results import Result, Unfinished, write_simulation
 from service.sim.workloads.files import WorkloadError
 from service.simulations.runs import Plan, Progress, Setting, simulate
+
+if TYPE_CHECKING:
+    from service.reports.comparison_data import RunFigures
 
 JOBS_WORTH_A_PROCESS = 2000
 """Below this many jobs in all, starting processes takes longer than the runs."""
@@ -34,7 +36,7 @@ class Finished:
     """The outcome of a run; ``figures`` is None unless they are drawn, ``faults`` in a run without faults."""
 
     result: Result
-    figures: RunFigures | None
+    figures: "RunFigures | None"
     unfinished: Sequence[Unfinished] = ()
     faults: FaultCounts | None = None
 
@@ -82,7 +84,11 @@ def _finish(setting: Setting, plan: Plan, on_progress: Progress | None) -> Finis
         raise
     if plan.folder is not None:
         write_simulation(simulation, plan.folder, setting.workload.name)
-    drawn = figures(simulation, plan.label) if setting.draw else None
+    drawn = None
+    if setting.draw:
+        from service.reports.comparison_data import figures
+
+        drawn = figures(simulation, plan.label)
     return Finished(simulation.result, drawn, simulation.unfinished, simulation.faults)
 
 

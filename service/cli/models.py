@@ -21,6 +21,7 @@ from service.cli.options import (
     WorkloadOption,
     check_file,
     make_folder,
+    report_skipped,
     seconds_option,
     writing,
 )
@@ -231,7 +232,6 @@ def evaluate_command(
 ) -> None:
     """Evaluate models on a workload: predict each of the last 40% of its jobs from what was known at its submission."""
     # Here and not above: the other commands of `sooner model` need neither numpy nor the tables of workloads.
-    from service.cli.workload import report_skipped
     from service.reports.evaluation_files import write_evaluation, write_page
     from service.sim.evaluate import EvaluationError, evaluate
     from service.sim.workloads.files import WorkloadError

@@ -6,15 +6,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from service.cli.fail import EXIT_FAILED, fail
 from service.domain.duration import DurationError, seconds_of
 
+if TYPE_CHECKING:
+    from service.sim.workloads.model import Workload
+
 STANDARD = "-"
 """A file name that means standard input or output."""
+_SKIPPED_LINES_MAX = 1000
+"""Skipped rows that are named one by one; the counts by reason always cover all of them."""
 
 
 def _known_network(value: str) -> str:
@@ -130,3 +135,13 @@ def writing(flag: str) -> Iterator[None]:
         yield
     except OSError as error:
         fail(f"{flag} {error.filename}: {error.strerror or error}", EXIT_FAILED)
+
+
+def report_skipped(workload: "Workload") -> None:
+    """Name the skipped rows on standard error, then count them by reason."""
+    for row in workload.skipped[:_SKIPPED_LINES_MAX]:
+        typer.echo(f"{workload.name}:{row.line}: skipped: {row.reason}", err=True)
+    if len(workload.skipped) > _SKIPPED_LINES_MAX:
+        typer.echo(f"... and {len(workload.skipped) - _SKIPPED_LINES_MAX} more rows", err=True)
+    for reason, count in workload.skipped_by_reason().items():
+        typer.echo(f"skipped {count} {'row' if count == 1 else 'rows'}: {reason}", err=True)

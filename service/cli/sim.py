@@ -12,7 +12,6 @@ from typing import Annotated, Any
 import typer
 
 from service.cli.compare import Finished, compare
-from service.cli.comparison_files import NoRasterizer, rasterizer, write_pngs, write_summaries
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.options import check_file, make_folder, writing
 from service.cli.output import Column, JsonFlag, print_json, print_table
@@ -28,8 +27,6 @@ from service.cli.sim_options import (
     policy_options,
 )
 from service.domain.duration import words_of
-from service.reports.comparison import comparison_html
-from service.reports.comparison_charts import charts
 from service.sim.drive import SimulationStuck
 from service.sim.jobs import bounds_of, prepare
 from service.sim.predictors import PredictorNameError, make_predictor
@@ -92,6 +89,11 @@ def compare_command(
 
     Options after a policy's name apply to that policy only: asrpt:preemption=never.
     """
+    # What draws takes a third of the start of a single run.
+    from service.cli.comparison_files import NoRasterizer, rasterizer, write_pngs, write_summaries
+    from service.reports.comparison import comparison_html
+    from service.reports.comparison_charts import charts
+
     plans = make_plans(policies, predictors or predictor, flags.option, flags.preemption, out)
     draw = html is not None or png is not None
     machines, jobs = flags.read()

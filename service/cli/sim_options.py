@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from policies.model.cluster import Cluster
-from policies.options import OptionError
+from policies.options import OptionError, named_values
 from policies.registry import make_policy
 from service.cli import completion
 from service.cli.fail import fail
@@ -19,9 +19,9 @@ from service.cli.options import (
     SkipInvalidFlag,
     WorkloadOption,
     given,
+    report_skipped,
     seconds_option,
 )
-from service.cli.workload import report_skipped
 from service.config.cluster_file import ClusterFileError, load_cluster
 from service.sim.experiment import SimulationOptions
 from service.sim.faults import NO_FAULTS, FaultPlan
@@ -30,7 +30,6 @@ from service.sim.sensitivity import Sensitivity
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload
 from service.sim.workloads.table import read_workload
-from service.simulations.request import named_values
 from service.simulations.runs import Plan
 
 _DEFAULTS = SimulationOptions()

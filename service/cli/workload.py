@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from service.cli.fail import fail
-from service.cli.options import FirstOption, HtmlOption, SkipInvalidFlag, writing
+from service.cli.options import FirstOption, HtmlOption, SkipInvalidFlag, report_skipped, writing
 from service.cli.output import JsonFlag, print_json
 from service.config.cluster_file import ClusterFileError, load_cluster
 from service.reports.workload import description_html, formatted
@@ -17,22 +17,9 @@ from service.sim.workloads.importers import IMPORTERS, import_trace
 from service.sim.workloads.model import Workload
 from service.sim.workloads.table import read_workload, write_workload
 
-_SKIPPED_LINES_MAX = 1000
-"""Skipped rows that are named one by one; the counts by reason always cover all of them."""
-
 OutOption = Annotated[
     Path, typer.Option("--out", help="File to write: .csv, .csv.gz, .parquet, or .json (for Batsim).", dir_okay=False)
 ]
-
-
-def report_skipped(workload: Workload) -> None:
-    """Name the skipped rows on standard error, then count them by reason."""
-    for row in workload.skipped[:_SKIPPED_LINES_MAX]:
-        typer.echo(f"{workload.name}:{row.line}: skipped: {row.reason}", err=True)
-    if len(workload.skipped) > _SKIPPED_LINES_MAX:
-        typer.echo(f"... and {len(workload.skipped) - _SKIPPED_LINES_MAX} more rows", err=True)
-    for reason, count in workload.skipped_by_reason().items():
-        typer.echo(f"skipped {count} {'row' if count == 1 else 'rows'}: {reason}", err=True)
 
 
 def _write(workload: Workload, out: Path) -> None:

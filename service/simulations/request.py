@@ -4,13 +4,13 @@ Light to import: the command line reads its options with this.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from policies.model.cluster import Cluster
-from policies.options import OptionError
+from policies.options import OptionError, named_values
 from policies.registry import make_policy
 from service.config.cluster_export import with_servers
 from service.config.cluster_file import SCHEMA, ClusterFileError, parse_cluster
@@ -103,19 +103,6 @@ def plan_of(text: str, settings: Settings, predictor: str, preemption: str | Non
         options["preemption"] = preemption
     make_policy(name, options)
     return Plan(text, name, options, predictor)
-
-
-def named_values(texts: Iterable[str]) -> dict[str, str]:
-    """``NAME=VALUE`` texts as a mapping. Raises OptionError."""
-    values: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise OptionError(f"{text!r} is not NAME=VALUE")
-        if name in values:
-            raise OptionError(f"{name} is given twice")
-        values[name] = value
-    return values
 
 
 def current_plan(settings: Settings, predictor: str) -> Plan:
