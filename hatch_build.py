@@ -11,15 +11,13 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_COMPILERS = ["mypy>=2.4,<2.5", "setuptools>=75"]
-
 
 class WheelHook(BuildHookInterface):
     """See the module."""
 
     def dependencies(self) -> list[str]:
         """What the build needs beside pyproject.toml's requirements. Called by hatchling."""
-        return _COMPILERS if _wanted() else []
+        return self.metadata.core.optional_dependencies["compile"] if _wanted() else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called by hatchling before each wheel. Raises RuntimeError if the site or a module cannot be built."""

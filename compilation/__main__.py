@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from compilation.build import build
-from compilation.modules import modules
+from compilation.modules import copied
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -27,10 +27,10 @@ def main() -> None:
 
 
 def _made_from() -> str:
-    """What decides the result: the compiler, the Python, and the bytes of the modules and of what builds them."""
+    """What decides the result: the compiler, the Python, and the bytes of what is copied and of what builds it."""
     digest = hashlib.sha256(f"{version('mypy')} {sys.version} {platform.machine()}".encode())
-    for name in [*modules(ROOT), *(f"compilation/{each}.py" for each in ("build", "modules", "write_out"))]:
-        digest.update(name.encode() + b"\0" + (ROOT / name).read_bytes() + b"\0")
+    for path in [*copied(ROOT), *(Path("compilation", f"{each}.py") for each in ("build", "modules", "write_out"))]:
+        digest.update(f"{path}\0".encode() + (ROOT / path).read_bytes() + b"\0")
     return digest.hexdigest()
 
 

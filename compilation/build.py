@@ -1,19 +1,19 @@
-"""Compiles the modules into a folder: copies the packages there, writes dataclasses out, and runs mypyc and the C compiler."""
+"""Compiles the modules into a folder: copies the project there, writes dataclasses out, and runs mypyc and the C compiler."""
 
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from mypyc.build import mypycify
-from setuptools import Distribution
+from setuptools import Distribution, Extension
 from setuptools.command.build_ext import build_ext
 
-from compilation.modules import DATA, PACKAGES, modules
-from compilation.write_out import written_out
+from compilation.modules import copied, modules
+from compilation.write_out import CannotWriteOut, written_out
 
-_OPTIONS = ("--ignore-missing-imports", "--no-warn-no-return")
+_OPTIONS = ("--config-file=", "--ignore-missing-imports", "--follow-imports=silent")
+"""`make types` checks all of it strictly. Where pip builds a wheel, the libraries are missing."""
 
 
 def build(root: Path, work: Path) -> list[Path]:
@@ -22,14 +22,15 @@ def build(root: Path, work: Path) -> list[Path]:
     Takes minutes. Raises CannotWriteOut, SystemExit where mypyc finds an error, and setuptools' errors of the C compiler.
     """
     shutil.rmtree(work, ignore_errors=True)
-    for package in PACKAGES:
-        shutil.copytree(root / package, work / package, ignore=_left_out)
-    for folder in DATA:
-        shutil.copytree(root / folder, work / folder)
+    for path in copied(root):
+        (work / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(root / path, work / path)
     names = modules(work)
     for name in names:
-        path = work / name
-        path.write_text(written_out(path.read_text()))
+        try:
+            (work / name).write_text(written_out((root / name).read_text()))
+        except CannotWriteOut as error:
+            raise CannotWriteOut(f"{name}: {error}") from None
     here = Path.cwd()
     os.chdir(work)  # mypyc names modules by their paths from here
     try:
@@ -46,16 +47,10 @@ def build(root: Path, work: Path) -> list[Path]:
         os.chdir(here)
 
 
-def _left_out(folder: str, names: list[str]) -> list[str]:
-    return [
-        name for name in names if not name.endswith((".py", ".pyi", ".typed")) and not (Path(folder) / name).is_dir()
-    ]
-
-
-class _Parallel(build_ext):  # type: ignore[misc]  # setuptools has no types
+class _Parallel(build_ext):
     """Compiles the files of an extension on all cores: nearly all of the code is in one extension."""
 
-    def build_extension(self, ext: Any) -> None:
+    def build_extension(self, ext: Extension) -> None:
         """See setuptools."""
 
         def compiled(source: str) -> str:

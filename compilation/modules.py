@@ -1,31 +1,21 @@
-"""Which modules are compiled, and which of their classes others derive from."""
+"""Which modules are compiled, and what stands beside them."""
 
 from pathlib import Path
 
-PACKAGES = ("policies", "predictor", "service")
-"""Copied whole: the compiler needs the types of what the modules import, and what is compiled runs beside them."""
-DATA = ("migrations", "examples", "notebooks")
-"""Folders that the service looks for beside its packages."""
+_COPIED = ("policies", "predictor", "service", "migrations", "examples", "notebooks")
+"""The compiler needs the types of what the modules import, and what is compiled runs with all of it."""
+_MADE = {"__pycache__", "_site", "node_modules"}
+"""Folders in them that are made, not written."""
 
 _SIMULATOR = (
-    "clock",
-    "drive",
-    "draws",
-    "executor",
-    "experiment",
-    "faults",
-    "jobs",
-    "network",
-    "predictors",
-    "results",
-    "work",
+    *("clock", "drive", "draws", "executor", "experiment", "faults", "jobs", "network", "predictors", "results"),
+    *("work", "workloads/model"),
 )
 _PATTERNS = (
     "policies/*.py",
     *(f"policies/{room}/*.py" for room in ("builtin", "decision", "model", "placement", "rules", "state")),
     "service/engine/*.py",
     *(f"service/sim/{name}.py" for name in _SIMULATOR),
-    "service/sim/workloads/model.py",
 )
 """What runs in every cycle. Reading plans and models (``policies/training``, ``policies/catalogue``) happens once a job."""
 
@@ -33,6 +23,12 @@ _INTERPRETED = {
     "policies/model/value.py": "decorators, which the compiled copies do not use",
     "policies/model/written_out.py": "sets attributes of classes that nothing else may set",
 }
+
+
+def copied(root: Path) -> list[Path]:
+    """The files that stand in a compiled build, as sorted paths below ``root``."""
+    every = (path.relative_to(root) for folder in _COPIED for path in (root / folder).rglob("*") if path.is_file())
+    return sorted(path for path in every if _MADE.isdisjoint(path.parts))
 
 
 def modules(root: Path) -> list[str]:

@@ -1,8 +1,8 @@
 """Writes the methods of a module's dataclasses out, because the compiler makes native classes only of plain ones.
 
 The decorators of :mod:`dataclasses` and :mod:`policies.model.value` make methods at run time, which stay interpreted. The copy of
-a module that is compiled has them as source instead. Other classes may get interpreted subclasses, and a job's view is taken for
-the engine's record.
+a module that is compiled has them as source instead. Classes may get interpreted subclasses, and a job's view is taken for the
+engine's record.
 """
 
 import ast
@@ -15,18 +15,19 @@ _SPECIAL = {"NamedTuple", "StrEnum", "IntEnum", "Enum", "Protocol", "Exception",
 _RECORD = "if _TYPE_CHECKING: from service.engine.record import JobRecord as JobView"
 """A protocol's attributes are looked up by name; those of a native class are not. Nothing else implements the view."""
 _DERIVABLE = "@_mypyc_attr(allow_interpreted_subclasses=True)"
+"""Also lets others make an instance and set its attributes one by one, as ``copy``, ``pickle`` and pydantic do."""
 _IMPORTS = (
     "import dataclasses as _dataclasses",
     "from typing import TYPE_CHECKING as _TYPE_CHECKING, Any as _Any, ClassVar as _ClassVar",
     "from policies.model.written_out import annotate as _annotate, describe as _describe, field as _field",
-    "from policies.model.written_out import pickle_whole as _pickle_whole, remade as _remade",
+    "from policies.model.written_out import pickle_whole as _pickle_whole",
 )
 _OPEN = "if _TYPE_CHECKING: from mypy_extensions import mypyc_attr as _mypyc_attr"
 """The compiler reads the decorator and drops it."""
 
 
 class CannotWriteOut(ValueError):
-    """A class that uses what is not supported here; the message names module line and class."""
+    """A class that uses what is not supported here; the message names the line."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class _Field:
 
 
 def written_out(source: str) -> str:
-    """The source with every dataclass written out, and every other class open to interpreted subclasses.
+    """The source with every dataclass written out, and every class open to interpreted subclasses.
 
     Raises CannotWriteOut.
     """
@@ -97,9 +98,13 @@ def _options(node: ast.ClassDef) -> dict[str, bool] | None:
     for each in node.decorator_list:
         call = each.func if isinstance(each, ast.Call) else each
         if isinstance(call, ast.Name) and call.id in _DECORATORS:
-            options = {"eq": True, "frozen": False, "kw_only": False, "unsafe_hash": call.id == "value"}
+            options = {"eq": True, "frozen": False, "kw_only": False, "slots": False, "unsafe_hash": call.id == "value"}
             for keyword in each.keywords if isinstance(each, ast.Call) else ():
-                options[str(keyword.arg)] = bool(ast.literal_eval(keyword.value))
+                if keyword.arg not in options:
+                    raise CannotWriteOut(f"line {node.lineno}: a dataclass must not have the option {keyword.arg}")
+                options[keyword.arg] = bool(ast.literal_eval(keyword.value))
+            if node.bases:
+                raise CannotWriteOut(f"line {node.lineno}: a dataclass must not derive from another class")
             return options
     return None
 
@@ -177,8 +182,6 @@ def _write_out(node: ast.ClassDef, options: dict[str, bool], cached: list[ast.Fu
     for method in cached:
         new.append(f"_kept_{method.name}: {_returned(method)} | None")
     new.append("__dataclass_fields__: _ClassVar[dict[str, _dataclasses.Field[_Any]]] = {}")
-    values = "".join(f"self.{each.name}, " for each in fields)
-    new.append(f"def __reduce__(self) -> tuple[_Any, ...]: return _remade, (type(self), ({values}))")
     described = ", ".join(f"{each.name!r}: ({each.annotation!r}, {_field_call(each)})" for each in fields)
     assert node.end_lineno is not None
     after = f"_describe({node.name}, {{{described}}})"
@@ -193,7 +196,7 @@ def _write_out(node: ast.ClassDef, options: dict[str, bool], cached: list[ast.Fu
         assert decorator.end_lineno is not None
         if decorator.lineno != decorator.end_lineno:
             raise CannotWriteOut(f"line {decorator.lineno}: the decorator must be on one line")
-        lines[decorator.lineno - 1] = "" if options["frozen"] or options["eq"] else _DERIVABLE
+        lines[decorator.lineno - 1] = _DERIVABLE
 
 
 def _keep(method: ast.FunctionDef, lines: list[str]) -> None:

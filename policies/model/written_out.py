@@ -11,11 +11,15 @@ _FIELD = cast(Any, dataclasses)._FIELD
 
 
 def describe(kind: Any, fields: Mapping[str, tuple[str, Any]]) -> None:
-    """Make the class known to :mod:`dataclasses`, by the source of each annotation and the field."""
+    """Make the class known to :mod:`dataclasses`, by the source of each annotation and the field.
+
+    Because it has slots, pydantic sets the fields of an instance one by one. (Named here, they would forbid compiled subclasses.)
+    """
     for name, (annotation, each) in fields.items():
         each.name = name
         each.type = annotation
         each._field_type = _FIELD
+    kind.__slots__ = ()
     kind.__dataclass_fields__ = {name: each for name, (_, each) in fields.items()}
     annotate(kind, {name: annotation for name, (annotation, _) in fields.items()})
 
@@ -39,8 +43,3 @@ def _state(each: Any) -> dict[str, Any]:
 def _restore(each: Any, state: dict[str, Any]) -> None:
     for name, value in state.items():
         setattr(each, name, value)
-
-
-def remade(kind: Any, values: tuple[Any, ...]) -> Any:
-    """The value of the class with these values of its fields: what a pickle or a copy is made from."""
-    return kind(**dict(zip(kind.__dataclass_fields__, values, strict=True)))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from compilation.modules import modules
 from policies.model.cluster import Cluster, Server
@@ -141,3 +142,12 @@ def test_values_are_copied_and_pickled() -> None:
     for twin in (copy.copy(spec), copy.deepcopy(spec), pickle.loads(pickle.dumps(spec)), replace(spec)):
         assert twin == spec
         assert twin.env == {"A": "1"}
+
+
+def test_pydantic_makes_and_reads_values() -> None:
+    values = TypeAdapter(JobSpec)
+    spec = values.validate_python(
+        {"name": "a", "user": "b", "gpus": 2, "topology": {"level": "rack"}, "command": ["x"]}
+    )
+    assert spec == JobSpec("a", "b", 2, topology=Topology(Level.RACK), command=("x",))
+    assert values.dump_python(spec)["topology"] == {"level": Level.RACK, "required": True}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from mypy_extensions import mypyc_attr
 
-from compilation.modules import modules
+from compilation.modules import copied, modules
 from compilation.write_out import CannotWriteOut, written_out
 from policies.model.view import JobView
 
@@ -141,10 +141,30 @@ def test_a_module_without_classes_stays_as_it_is() -> None:
     assert written_out("x = 1\n") == "x = 1\n"
 
 
-def test_a_field_that_could_be_none_or_made_is_refused() -> None:
-    source = "@dataclass\nclass A:\n    x: list[int] | None = field(default_factory=list)\n"
-    with pytest.raises(CannotWriteOut, match=r"line 3"):
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("@dataclass\nclass A:\n    x: list[int] | None = field(default_factory=list)\n", "line 3: .* not admit None"),
+        ("@dataclass(order=True)\nclass A:\n    x: int\n", "line 2: .* the option order"),
+        ("@value\nclass B(A):\n    x: int\n", "line 2: .* not derive"),
+        ("@dataclass(\n    slots=True,\n)\nclass A:\n    x: int\n", "line 1: .* on one line"),
+    ],
+)
+def test_what_cannot_be_written_out_is_refused_with_its_line(source: str, message: str) -> None:
+    with pytest.raises(CannotWriteOut, match=message):
         written_out(source)
+
+
+def test_named_tuples_keep_their_annotations() -> None:
+    source = "from typing import NamedTuple\nclass Pair(NamedTuple):\n    one: int\n    two: tuple[int, ...] = ()\n"
+    pair = executed(written_out(source), ModuleType("pairs")).__dict__["Pair"]
+    assert pair.__annotations__ == {"one": "int", "two": "tuple[int, ...]"}
+
+
+def test_a_compiled_build_holds_what_a_service_needs_and_nothing_that_is_made() -> None:
+    names = {path.as_posix() for path in copied(ROOT)}
+    assert {"service/web/templates/page.html", "migrations/env.py", "predictor/serving.py", *modules(ROOT)} <= names
+    assert not [name for name in names if "__pycache__" in name or "/_site/" in name or "/node_modules/" in name]
 
 
 @pytest.mark.parametrize("name", modules(ROOT))
