@@ -468,6 +468,29 @@ class FreePool:
                 for server in _ascending(buckets.levels[level]):
                     yield server, level
 
+    def counts(self, gpu_type: str, most: int) -> tuple[int, ...] | None:
+        """How many servers of the type have 0 (not counted), 1, 2, ... GPUs free, each at most ``most``; None for several racks.
+
+        O(levels).
+        """
+        pool = self._types.get(gpu_type)
+        if pool is None or len(pool.racks) > 1:
+            return None
+        buckets = pool.all
+        return tuple([min(level.bit_count(), most) for level in buckets.levels[: buckets.mask.bit_length()]])
+
+    def seat_of(self, gpu_type: str, server: ServerIndex) -> tuple[int, int]:
+        """(free GPUs of the server, how many servers of the type before it have as many)."""
+        free = self._free[server]
+        return free, (self._types[gpu_type].all.levels[free] & ((1 << server) - 1)).bit_count()
+
+    def at_seat(self, gpu_type: str, free: int, nth: int) -> ServerIndex:
+        """The server of which :meth:`seat_of` gives this. O(``nth``)."""
+        servers = self._types[gpu_type].all.levels[free]
+        for _ in range(nth):
+            servers &= servers - 1
+        return _lowest(servers)
+
     def _of(self, gpu_type: str | None) -> Iterable[_TypePool]:
         if gpu_type is None:
             return self._types.values()

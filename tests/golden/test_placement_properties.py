@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.catalogue import MODELS, pipeline
-from policies.model.cluster import Cluster, Server
+from policies.model.cluster import Cluster, Gangs, Server
 from policies.model.graph import Stage, StageGraph
 from policies.model.ids import ServerIndex
 from policies.model.parallelism import ParallelismConfig
 from policies.model.placement import ServerShare, place
 from policies.model.plan import PipelineSchedule
-from policies.placement.candidates import fastest
+from policies.placement.candidates import _compared, fastest
 from policies.placement.exact import exact, mappings
 from policies.placement.heavy_edge import cut_bytes, heavy_edge
 from policies.placement.iteration import Gang, Link, ceil_s, floor_s, gang, link_of, seconds
@@ -278,3 +278,40 @@ def test_all_mappings_are_listed_once() -> None:
     graph = StageGraph((Stage("a", 1, 1, 1), Stage("b", 1, 1, 1)), ((0, 1, 1),))
     found = list(mappings(gang(graph, ParallelismConfig((2, 2), (1, 1))), (2, 2)))
     assert sorted(found) == [((0, 2), (2, 0)), ((1, 1), (1, 1)), ((2, 0), (0, 2))]
+
+
+@given(
+    jobs(stages=3, replicas=4),
+    st.lists(st.integers(0, 6), min_size=1, max_size=12),
+    st.randoms(use_true_random=False),
+    st.sampled_from(Gangs),
+)
+@fast
+def test_a_recurring_search_finds_the_servers_that_a_new_one_would_find(job, free, chance, gangs) -> None:
+    """Servers of equal free counts have changed places, and one has more free than before or less."""
+    members = gang(*job)
+    cluster = Cluster("c", tuple(Server(f"s{m}", 8) for m in range(len(free))), gangs=gangs)
+    for _ in range(4):
+        pool = FreePool(cluster, free)
+        assert fastest(pool, cluster, members, "V100") == _compared(pool, cluster, members, "V100")
+        again = fastest(pool, cluster, members, "V100")
+        assert again == _compared(pool, cluster, members, "V100")
+        chance.shuffle(free)
+        free[0] = chance.randint(0, 8)
+
+
+def test_a_search_over_several_racks_or_unequal_servers_is_not_taken_from_another() -> None:
+    """Free counts alone do not say which servers share a rack, or which are slow."""
+    graph = StageGraph((Stage("s0", 1.0, 1.0, 1000, 1000),), ())
+    members = gang(graph, ParallelismConfig((4,), (1,), PipelineSchedule.PIPEDREAM, 1, False))
+    racks = ("a", "b", "b", "a")
+    for order in (racks, racks[::-1], ("a", "a", "b", "b")):
+        cluster = Cluster("c", tuple(Server(f"s{m}", 8, rack=rack) for m, rack in enumerate(order)))
+        found = fastest(FreePool(cluster, [2, 2, 2, 2]), cluster, members, "V100")
+        assert found is not None
+        assert len({cluster.servers[server].rack for server in found[1].servers}) == 1
+    for slow in range(3):
+        speeds = [0.5 if m == slow else 1.0 for m in range(3)]
+        cluster = Cluster("c", tuple(Server(f"s{m}", 8, gpu_speed=speed) for m, speed in enumerate(speeds)))
+        pool = FreePool(cluster, [2, 2, 2])
+        assert fastest(pool, cluster, members, "V100") == _compared(pool, cluster, members, "V100")
