@@ -1,6 +1,6 @@
 """The best placement of a gang now, and whether it can ever fit."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -11,8 +11,8 @@ from policies.model.placement import Placement, Slowdown, place, span_of, type_o
 from policies.model.resources import Demand, demand_of
 from policies.model.value import value
 from policies.model.view import ClusterView, JobView
-from policies.placement import shapes
-from policies.placement.candidates import fastest, servers_needed
+from policies.placement import candidates, shapes
+from policies.placement.candidates import fastest, servers_for
 from policies.placement.fleet import Fleet, fleet_of
 from policies.placement.iteration import Gang
 from policies.placement.iteration import gang as gang_of
@@ -136,6 +136,20 @@ def _find(
     return found
 
 
+def known_alpha_s(pool: FreePool, cluster: Cluster, spec: JobSpec, free: Mapping[ServerIndex, int]) -> float | None:
+    """``iteration_s`` of what :func:`find` would find if these servers, of the job's GPU type, had so many GPUs free.
+
+    Infinite if the gang would not fit; None if that is not known without a search.
+    """
+    gang = _gang_of(spec)
+    types = spec.gpu_types or pool.gpu_types
+    if gang is None or len(types) > 1 or pool.shared_links is not None:
+        return None
+    if demand_of(spec) is not None or registered.placement_rules(spec):
+        return None
+    return candidates.known_alpha_s(pool, cluster, gang, types[0], free)
+
+
 def free_for(pool: FreePool, spec: JobSpec) -> int:
     """Free GPUs that the job could use, of the type that it takes, or the most of any one of those that it takes."""
     if (demand := demand_of(spec)) is not None:
@@ -253,4 +267,4 @@ def _servers_wanted(fleet: Fleet, gang: Gang | None, gpus: int, gpu_type: str | 
     if gang is None:
         return len(fewest(pool, cluster.gangs, gpus, gpu_type) or ())
     types = pool.gpu_types if gpu_type is None else (gpu_type,)
-    return min((servers for name in types if (servers := servers_needed(pool, cluster, gang, name))), default=0)
+    return min((servers for name in types if (servers := servers_for(pool, cluster, gang, name))), default=0)

@@ -1,10 +1,11 @@
 """The pool of free GPUs after the end of jobs that are being stopped, and of further jobs."""
 
-from policies.choose import Candidate, consolidated, free_for
+from policies.choose import Candidate, consolidated, free_for, known_alpha_s
 from policies.decision.preemption import PreemptionContext
 from policies.model.ids import JobId, ServerIndex
 from policies.model.resources import NOTHING, Amounts, taken_by
 from policies.model.view import JobView
+from policies.options import PlacementMethod
 from policies.placement.contention import Traffic
 
 
@@ -107,3 +108,22 @@ class FuturePool:
         after = self._amounts[server] = balance.plus(amounts)
         self.added |= any((now or 0) > (then or 0) for now, then in zip(after, before, strict=True))
         self._pool.set_spare(server, after)
+
+
+def known_alpha_without_s(context: PreemptionContext, job: JobView) -> float | None:
+    """alpha(x) of what a :class:`FuturePool` without leaving jobs would find for the running job once its own GPUs are free.
+
+    Infinite if it would find nothing, None if that is not known without a search. O(levels + servers of the job).
+    """
+    view, state, times = context.view, context.state, job.iteration_times
+    if context.policy.options.placement is PlacementMethod.RANDOM or view.server_reservations:
+        return None
+    if times is None or times.slowdown is not None:
+        return None
+    assert job.placement is not None
+    free = {
+        share.server: max(0, state.ledger.balance(view, share.server) + share.gpus)
+        for share in job.placement.shares
+        if view.usable_gpus(share.server)
+    }
+    return known_alpha_s(state.pool, view.cluster, job.spec, free)

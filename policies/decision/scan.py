@@ -39,7 +39,8 @@ class Scanner(Decider, Protocol):
 def scan_queue_heads(
     policy: Scanner, view: ClusterView, state: SchedulerState, plan: Plan, *, victims_changed: bool
 ) -> None:
-    """Start, preempt for, delay or block the best job of each gang class, the best first, unless nothing can have changed.
+    """Start, preempt for, delay or block the best job of each gang class, the best first, unless nothing can have changed; then
+    move running jobs whose communication crosses servers.
 
     ``victims_changed``: a running job may be easier to displace than in the last scan.
     """
@@ -48,6 +49,8 @@ def scan_queue_heads(
     if _still_holds(policy, view, state, victims_changed=victims_changed):
         if scan.repeat_at_s < math.inf:
             plan.wakes_s.append(scan.repeat_at_s)
+        if state.placements.stretched and policy.options.preemption is not Preemption.NEVER:
+            _migrate(PreemptionContext(policy, view, state), plan)
         return
     scan.begin(view.now_s)
     wakes_before = len(plan.wakes_s)
@@ -60,6 +63,10 @@ def scan_queue_heads(
         # The placements that delayed jobs could have had may be gone.
         scan.valid = False
     _block(view, state, plan, sorted(heads.infeasible)[:1] if strict else heads.infeasible)
+    _migrate(context, plan)
+
+
+def _migrate(context: PreemptionContext, plan: Plan) -> None:
     migrate(context, plan)
     if context.next_stoppable_s < math.inf:
         plan.wakes_s.append(context.next_stoppable_s)
@@ -72,7 +79,7 @@ def _still_holds(policy: Scanner, view: ClusterView, state: SchedulerState, *, v
         return False
     if options.preemption is Preemption.NEVER:
         return True
-    if victims_changed or state.placements.stretched or scan.delayed:
+    if victims_changed or scan.delayed:
         return False
     if not policy.ranks_keep_to_lines or policy.fills(state):
         return False

@@ -108,6 +108,8 @@ def _left(pool: FuturePool, server: ServerIndex, gpus: int, spec: JobSpec) -> _L
 
 def _one_server(context: PreemptionContext, job: JobView, key: JobKey) -> Found | None:
     """Free enough GPUs on one server for a job that communicates: the first server that the worst jobs open."""
+    if job.spec.gpus > context.view.cluster.server_gpus_max:
+        return None
     by_server: dict[ServerIndex, list[JobView]] = {}
     freed: dict[ServerIndex, int] = {}
     for looked_at, victim in enumerate(context.candidates(key)):

@@ -78,6 +78,11 @@ class Cluster:
         return sum(server.gpus for server in self.servers)
 
     @cached_property
+    def server_gpus_max(self) -> int:
+        """GPUs of the largest server."""
+        return max((server.gpus for server in self.servers), default=0)
+
+    @cached_property
     def gpus_by_type(self) -> Mapping[str, int]:
         """GPUs of each type. A gang never mixes types, so this bounds the largest gang."""
         totals: dict[str, int] = {}

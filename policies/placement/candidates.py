@@ -1,17 +1,19 @@
 """The few placements of a gang with a stage graph that are worth comparing, all on servers of one GPU type."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
+from math import inf
 
 from policies.model.cluster import Cluster, Gangs
+from policies.model.ids import ServerIndex
 from policies.model.placement import Placement, ServerShare, place
 from policies.placement import shapes
 from policies.placement.fleet import fleet_of
 from policies.placement.iteration import Counts, Gang, Link, link_of, seconds, straddles
 from policies.placement.mapping import MEMO_MAX, mapped
 from policies.placement.packing import Rows
-from policies.placement.pool import FreePool, Grant
+from policies.placement.pool import FreePool, Grant, servers_needed
 from policies.placement.splits import balanced, levelled
 
 Timed = tuple[float, Placement]
@@ -26,8 +28,10 @@ _Layout = tuple[Sequence[Grant], Sequence[Counts]]
 _Seat = tuple[int, int, int, Counts]
 """The free GPUs of a server, its position among those with as many, the GPUs taken there, and their replicas."""
 
-_known: dict[tuple[Gang, Link, Gangs, tuple[int, ...]], tuple[float, tuple[_Seat, ...]] | None] = {}
-"""Answers of :func:`fastest`, at most ``MEMO_MAX``, the oldest dropped first."""
+_Key = tuple[Gang, Link, Gangs, tuple[int, ...]]
+
+_known: dict[_Key, tuple[float, tuple[_Seat, ...]] | None] = {}
+"""Answers of :func:`fastest` on equal servers of one rack, at most ``MEMO_MAX``, the oldest dropped first."""
 
 
 def fastest(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Timed | None:
@@ -37,19 +41,19 @@ def fastest(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Time
     and even splits over as many servers and one more; for several stages also the servers that the mapping uses, and one
     server per stage. A tensor group is split over servers only if the gang allows it and fits in no other way.
 
-    On equal servers of one rack the answer depends only on how many of them have how many GPUs free, and is memoised: on a busy
-    cluster the same few numbers recur (19 of 20 searches with the generated workloads).
+    On equal servers of one rack the answer depends only on how many of them have how many GPUs free, up to as many as one
+    candidate uses, and is memoised: on a busy cluster the same few numbers recur.
     """
     server = pool.best_fit(gang.gpus, gpu_type)
     if server is not None:
         return timed(cluster, gang, [(server, gang.gpus)], [gang.replicas])
-    if pool.free_of_type(gpu_type) < gang.gpus:
-        return None
     link = fleet_of(cluster).common_link(gpu_type)
-    counts = pool.counts(gpu_type, gang.gpus + 1)
+    counts = pool.counts(gpu_type)
     if link is None or counts is None:
         return _compared(pool, cluster, gang, gpu_type)
-    key = (gang, link, cluster.gangs, counts)
+    key = _key(cluster, gang, link, counts)
+    if key is None:
+        return None
     if key in _known:
         known = _known[key]
         return None if known is None else (known[0], _seated(pool, gpu_type, known[1]))
@@ -58,6 +62,53 @@ def fastest(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Time
         del _known[next(iter(_known))]
     _known[key] = None if found is None else (found[0], _seats(pool, gpu_type, found[1]))
     return found
+
+
+def known_alpha_s(
+    pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str, free: Mapping[ServerIndex, int]
+) -> float | None:
+    """alpha(x) of what :func:`fastest` would find if these servers of the type had so many GPUs free; infinite if the gang would
+    not fit, None if that is not known without a search. O(levels + ``free``).
+    """
+    link = fleet_of(cluster).common_link(gpu_type)
+    counts = pool.counts(gpu_type)
+    if link is None or counts is None:
+        return None
+    for server, after in free.items():
+        counts[pool.free(server)] -= 1
+        counts += [0] * (after + 1 - len(counts))
+        counts[after] += 1
+    if any(counts[gang.gpus :]):
+        return _alpha_s(gang, (link,), (gang.gpus,), (gang.replicas,))
+    key = _key(cluster, gang, link, counts)
+    if key is None:
+        return inf
+    if key not in _known:
+        return None
+    known = _known[key]
+    return inf if known is None else known[0]
+
+
+def _key(cluster: Cluster, gang: Gang, link: Link, counts: list[int]) -> _Key | None:
+    """The search's memo key where so many servers have 0 (not counted), 1, 2, ... GPUs free; None if the gang does not fit."""
+    most = _servers_max(cluster.gangs, gang, counts)
+    if most == 0:
+        return None
+    while not counts[-1]:
+        counts.pop()
+    return gang, link, cluster.gangs, (0, *[min(count, most) for count in counts[1:]])
+
+
+def _servers_max(gangs: Gangs, gang: Gang, counts: Sequence[int]) -> int:
+    """The most servers that any candidate uses: one more than the fewest, or one for each stage. 0 if the gang does not fit.
+
+    Where groups of several sizes are packed, tensor groups are split or shares must be equal: any number.
+    """
+    alike = len(set(gang.tensor)) == 1 and not gang.tensor_across_servers and gangs is Gangs.ANY
+    fewest = servers_needed(counts, gang.gpus, gang.tensor[0] if alike else 1)
+    if not fewest:
+        return 0
+    return max(fewest + 1, len(gang.replicas)) if alike else gang.gpus + 1
 
 
 def _compared(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Timed | None:
@@ -111,7 +162,7 @@ def _all_packed(cluster: Cluster, gang: Gang, free: Iterable[Sequence[Grant]]) -
             yield layout
 
 
-def servers_needed(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> int:
+def servers_for(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> int:
     """The fewest servers of the type on which the gang is found to fit now, whatever its speed there; 0 if on none."""
     if pool.best_fit(gang.gpus, gpu_type) is not None:
         return 1

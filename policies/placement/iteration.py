@@ -55,11 +55,7 @@ class Gang:
     fill_ratio: float
     """(Q + bubble) / Q of a synchronous pipeline of Q micro-batches: it fills and drains once a mini-batch. Else 1."""
     tensor_across_servers: bool
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of the gang."""
-        return self.gpus_for(self.replicas)
+    gpus: int
 
     def gpus_for(self, counts: Sequence[int]) -> int:
         """GPUs that this many replicas of each stage need."""
@@ -88,6 +84,7 @@ def gang(graph: StageGraph, config: ParallelismConfig) -> Gang:
         synchronous=synchronous,
         fill_ratio=(config.micro_batches + waits) / config.micro_batches,
         tensor_across_servers=config.tensor_across_servers,
+        gpus=sum(k * t for _, k, t in rows),
     )
 
 

@@ -39,6 +39,24 @@ def _ascending(servers: int) -> Iterator[ServerIndex]:
         servers ^= low
 
 
+def servers_needed(counts: Sequence[int], gpus: int, quantum: int) -> int:
+    """The fewest servers that grant ``gpus`` in multiples of ``quantum``, or 0 if all together do not. O(levels).
+
+    ``counts[f]`` servers have f GPUs free.
+    """
+    servers = 0
+    for level in range(len(counts) - 1, 0, -1):
+        here = counts[level]
+        usable = level - level % quantum
+        if not usable:
+            break
+        if here * usable >= gpus:
+            return servers - (-gpus // usable)
+        servers += here
+        gpus -= here * usable
+    return 0
+
+
 class _Buckets:
     """Servers by free GPUs: ``levels[f]`` holds those with exactly f > 0 free, as a set of bits."""
 
@@ -96,19 +114,13 @@ class _Buckets:
                 left.total += free * level.bit_count()
         return left
 
+    def counts(self) -> list[int]:
+        """How many servers are on each level; none on level 0."""
+        return [servers.bit_count() for servers in self.levels[: self.mask.bit_length() or 1]]
+
     def servers_needed(self, gpus: int, quantum: int) -> int:
-        """The fewest servers that grant ``gpus`` in multiples of ``quantum``, or 0 if all together do not. O(levels)."""
-        servers = 0
-        for level in self.descending():
-            usable = level - level % quantum
-            if not usable:
-                break
-            here = self.levels[level].bit_count()
-            if here * usable >= gpus:
-                return servers - (-gpus // usable)
-            servers += here
-            gpus -= here * usable
-        return 0
+        """See :func:`servers_needed`."""
+        return servers_needed(self.counts(), gpus, quantum)
 
     def greedy(self, gpus: int, quantum: int) -> list[Grant]:
         """Fullest servers first, the last one best fit to the remainder. Enough must be free."""
@@ -468,16 +480,10 @@ class FreePool:
                 for server in _ascending(buckets.levels[level]):
                     yield server, level
 
-    def counts(self, gpu_type: str, most: int) -> tuple[int, ...] | None:
-        """How many servers of the type have 0 (not counted), 1, 2, ... GPUs free, each at most ``most``; None for several racks.
-
-        O(levels).
-        """
+    def counts(self, gpu_type: str) -> list[int] | None:
+        """How many servers of the type have 0 (not counted), 1, 2, ... GPUs free; None for several racks. O(levels)."""
         pool = self._types.get(gpu_type)
-        if pool is None or len(pool.racks) > 1:
-            return None
-        buckets = pool.all
-        return tuple([min(level.bit_count(), most) for level in buckets.levels[: buckets.mask.bit_length()]])
+        return None if pool is None or len(pool.racks) > 1 else pool.all.counts()
 
     def seat_of(self, gpu_type: str, server: ServerIndex) -> tuple[int, int]:
         """(free GPUs of the server, how many servers of the type before it have as many)."""

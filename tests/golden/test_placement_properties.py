@@ -17,7 +17,7 @@ from policies.model.ids import ServerIndex
 from policies.model.parallelism import ParallelismConfig
 from policies.model.placement import ServerShare, place
 from policies.model.plan import PipelineSchedule
-from policies.placement.candidates import _compared, fastest
+from policies.placement.candidates import _compared, fastest, known_alpha_s
 from policies.placement.exact import exact, mappings
 from policies.placement.heavy_edge import cut_bytes, heavy_edge
 from policies.placement.iteration import Gang, Link, ceil_s, floor_s, gang, link_of, seconds
@@ -298,6 +298,29 @@ def test_a_recurring_search_finds_the_servers_that_a_new_one_would_find(job, fre
         assert again == _compared(pool, cluster, members, "V100")
         chance.shuffle(free)
         free[0] = chance.randint(0, 8)
+
+
+@given(
+    jobs(stages=3, replicas=4),
+    st.lists(st.integers(0, 8), min_size=1, max_size=12),
+    st.dictionaries(st.integers(0, 11), st.integers(0, 8), max_size=4),
+    st.sampled_from(Gangs),
+)
+@fast
+def test_what_is_known_of_a_changed_pool_is_what_a_search_there_finds(job, free, changes, gangs) -> None:
+    members = gang(*job)
+    cluster = Cluster("c", tuple(Server(f"s{m}", 8) for m in range(len(free))), gangs=gangs)
+    changed = {ServerIndex(m): gpus for m, gpus in changes.items() if m < len(free)}
+    pool = FreePool(cluster, free)
+    after = FreePool(cluster, [changed.get(ServerIndex(m), gpus) for m, gpus in enumerate(free)])
+    found = _compared(after, cluster, members, "V100")
+    known = known_alpha_s(pool, cluster, members, "V100", changed)
+    if after.best_fit(members.gpus, "V100") is not None:
+        found = fastest(after, cluster, members, "V100")
+    assert known is None or known == (math.inf if found is None else found[0])
+    fastest(after, cluster, members, "V100")
+    assert known_alpha_s(pool, cluster, members, "V100", changed) == (math.inf if found is None else found[0])
+    assert [pool.free(ServerIndex(m)) for m in range(len(free))] == free
 
 
 def test_a_search_over_several_racks_or_unequal_servers_is_not_taken_from_another() -> None:
