@@ -1,7 +1,10 @@
 """The engine's records: slotted and mutable. Only ``service.engine`` changes them; policies read them."""
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
 from math import inf
+from operator import attrgetter
+from typing import Any
 
 from policies.lifecycle import ATTEMPT_OPEN, TERMINAL, AttemptState, JobState
 from policies.model.estimate import Estimate, Unit
@@ -208,7 +211,14 @@ class JobRecord:
 
     def copy(self) -> "JobRecord":
         """A copy that shares nothing mutable with this record."""
-        return replace(self, attempt=replace(self.attempt) if self.attempt is not None else None)
+        # Not replace(): it looks at each field in Python, and takes four times as long.
+        copy = JobRecord(*_FIELDS(self))
+        if self.attempt is not None:
+            copy.attempt = replace(self.attempt)
+        return copy
+
+
+_FIELDS: Callable[[JobRecord], tuple[Any, ...]] = attrgetter(*(each.name for each in fields(JobRecord)))
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from policies.model.reasons import Explanation
 from policies.model.view import ClusterView
 from service.engine.watch import WatchingPolicy
 from service.engine.world import World
-from service.history.snapshot import WorldSnapshot, restore, take
+from service.history.snapshot import FollowedWorld, WorldSnapshot, restore, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ def replay(snapshot: CycleSnapshot, policy: Policy[Any]) -> Replay:
 class Recorder(WatchingPolicy):
     """Records a policy's decisions: the newest ``kept`` committed cycles with actions.
 
-    Each record copies the world, so cycles with more than ``jobs_max`` unfinished jobs are not recorded. Other threads may call
-    :meth:`cycles` and :meth:`snapshot`.
+    A record shares its copies of unchanged jobs with others. It still holds all jobs, so cycles with more than ``jobs_max``
+    unfinished ones are not recorded. Other threads may call :meth:`cycles` and :meth:`snapshot`.
     """
 
     def __init__(self, inner: Policy[Any], options: Mapping[str, str], *, jobs_max: int, kept: int) -> None:
@@ -77,20 +77,31 @@ class Recorder(WatchingPolicy):
         self._jobs_max = jobs_max
         self._kept = kept
         self._pending: CycleSnapshot | None = None
+        self._followed: FollowedWorld | None = None
         self._snapshots: OrderedDict[int, CycleSnapshot] = OrderedDict()
 
     def decide(self, view: ClusterView, changes: Sequence[Change], state: Any) -> Decision:
-        """Return the inner policy's decision, and record it with its input."""
+        """Return the inner policy's decision, and record it with its input. O(changes), with actions O(jobs)."""
         self._pending = None
         if len(view.jobs) > self._jobs_max or not isinstance(view, World):
+            self._followed = None
             return self.inner.decide(view, changes, state)
-        world, dump, noted = take(view), state.dump(), tuple(changes)
+        if self._followed is not None and self._followed.world is view:
+            self._followed.follow(changes)
+        else:
+            self._followed = FollowedWorld(view)
+        dump, noted = state.dump(), tuple(changes)
         decision = self.inner.decide(view, changes, state)
         if decision.actions:
-            self._pending = CycleSnapshot(
-                0, self.name, self._options, world, dump, noted, tuple(decision.actions), decision.wake_at_s
-            )
+            # A policy only reads the world: it still is as it was before the decision.
+            world, actions = self._followed.snapshot(), tuple(decision.actions)
+            self._pending = CycleSnapshot(0, self.name, self._options, world, dump, noted, actions, decision.wake_at_s)
         return decision
+
+    def rebuild(self, view: ClusterView, dump: dict[str, Any] | None = None) -> Any:
+        """The inner policy's. What the world has become since the last decision, no change may tell."""
+        self._followed = None
+        return super().rebuild(view, dump)
 
     def committed(self, cycle: int) -> None:
         """The newest decision belongs to this cycle, and it is committed."""

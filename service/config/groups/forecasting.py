@@ -34,8 +34,8 @@ class Forecasting(BaseModel):
         20,
         0,
         1000,
-        "Newest cycles with actions that can be replayed. Each takes about 2 kB of memory per unfinished job.",
+        "Newest cycles with actions that can be replayed. They share the copies of unchanged jobs, of about 1 kB each.",
     )
     snapshot_jobs_max: int = between(
-        500, 0, 100_000, "Unfinished jobs above which cycles are not recorded for replay: each one is copied."
+        10_000, 0, 100_000, "Unfinished jobs above which cycles are not recorded for replay: a copy of each is kept."
     )

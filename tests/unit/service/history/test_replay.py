@@ -11,18 +11,20 @@ from hypothesis import strategies as st
 from policies import ranked
 from policies.builtin import las
 from policies.model.cluster import Cluster, Server
-from policies.model.decision import ChangeKind, Decision, Preempt
+from policies.model.decision import Change, ChangeKind, Decision, Preempt
 from policies.model.graph import Stage, StageGraph
-from policies.model.ids import JobId
-from policies.model.job import ArrayPlace
+from policies.model.ids import JobId, ServerIndex
+from policies.model.job import ArrayPlace, JobSpec
 from policies.model.parallelism import ParallelismConfig
-from policies.model.reasons import Explanation
+from policies.model.reasons import Explanation, Reason
 from policies.registry import make_policy
 from service.engine.ports import CycleBatch
-from service.engine.watch import WatchingSink
+from service.engine.record import JobRecord
+from service.engine.watch import WatchingPolicy, WatchingSink
 from service.engine.world import Costs, World
 from service.history.cycle_file import CycleFileError, cycle_document, read_cycle
 from service.history.cycles import CycleSnapshot, Recorder, replay
+from service.history.snapshot import FollowedWorld, WorldSnapshot, take
 from service.sim.experiment import SimulationOptions, Simulator
 from service.sim.jobs import prepare
 from service.sim.workloads.model import Workload, WorkloadJob
@@ -243,3 +245,81 @@ def test_batches_reach_the_inner_sink() -> None:
     batch = CycleBatch(1, 0.0, (), ())
     sink.cycle(batch)
     assert seen == [batch]
+
+
+class _Compares(WatchingPolicy):
+    """Compares a followed world with a whole copy, in each cycle or in each third one."""
+
+    def __init__(self, inner: Any, every: int) -> None:
+        super().__init__(inner)
+        self._every = every
+        self._followed: FollowedWorld | None = None
+        self.compared = 0
+        self._asked = 0
+
+    def decide(self, view: Any, changes: Any, state: Any) -> Decision:
+        if self._followed is None:
+            self._followed = FollowedWorld(view)
+        else:
+            self._followed.follow(changes)
+        self._asked += 1
+        if self._asked % self._every == 0:
+            assert _facts(self._followed.snapshot()) == _facts(take(view))
+            self.compared += 1
+        return self.inner.decide(view, changes, state)
+
+
+def _facts(snapshot: WorldSnapshot) -> Any:
+    """All but the reasons why jobs wait, of which no change tells."""
+    return replace(
+        snapshot,
+        jobs=tuple(replace(job, reason=Reason.NEW, version=0) for job in sorted(snapshot.jobs, key=lambda job: job.id)),
+    )
+
+
+@given(ROWS, POLICIES, st.integers(1, 3))
+@settings(max_examples=30, deadline=None)
+def test_a_followed_world_is_a_copy_of_the_whole_one(rows: list[tuple[int, int, int]], policy: str, every: int) -> None:
+    workload = Workload(
+        "w", tuple(WorkloadJob(f"j{n}", float(at), gpus, float(s)) for n, (at, gpus, s) in enumerate(sorted(rows)))
+    )
+    name, _, mode = policy.partition(" ")
+    compares = _Compares(make_policy(name, {"preemption": mode} if mode else {}), every)
+    Simulator(prepare(workload, CLUSTER).jobs, CLUSTER, compares, "oracle", SimulationOptions()).run()
+    assert compares.compared
+
+
+def test_a_followed_world_has_jobs_that_no_change_names_and_servers_as_they_are() -> None:
+    world = World(CLUSTER, Costs())
+    followed = FollowedWorld(world)
+    world.add_job(JobRecord(JobId(1), JobSpec("held", "ann", 1), 0.0, held=True))
+    world.servers[0].drained = True
+    followed.follow([Change(ChangeKind.SERVER_CHANGED, server=ServerIndex(0))])
+    assert followed.snapshot() == take(world)
+    world.jobs[JobId(1)].held = False
+    world.servers[0].drained = False
+    assert followed.snapshot() != take(world)
+    followed.follow([Change(ChangeKind.SERVER_CHANGED, server=ServerIndex(0)), Change(ChangeKind.ARRIVED, JobId(1))])
+    earlier = followed.snapshot()
+    assert earlier == take(world)
+    world.remove_job(JobId(1))
+    followed.follow([])
+    assert followed.snapshot().jobs == ()
+    assert len(earlier.jobs) == 1
+
+
+def test_a_recorder_copies_all_of_a_world_that_it_did_not_follow() -> None:
+    """A rolled-back cycle loads another world; a dropped write changes the same one without a change."""
+    acts = Decision((Preempt(JobId(1)),))
+    policy = _Counts(acts, acts, acts)
+    recorder, first, second = Recorder(policy, {}, jobs_max=5, kept=5), World(CLUSTER, Costs()), World(CLUSTER, Costs())
+    second.add_job(JobRecord(JobId(1), JobSpec("a", "ann", 1), 0.0))
+    for cycle, world in enumerate((first, second)):
+        recorder.decide(world, (), policy)
+        recorder.committed(cycle)
+    second.jobs[JobId(1)].priority = 7
+    recorder.rebuild(second)
+    recorder.decide(second, (), policy)
+    recorder.committed(2)
+    found = [recorder.snapshot(cycle) for cycle in range(3)]
+    assert [each and [job.priority for job in each.world.jobs] for each in found] == [[], [0], [7]]
