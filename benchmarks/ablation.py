@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks.workloads import cluster_of, servers_for, with_models
-from service.cli.compare import compare
+from service.cli.sim import run_all
 from service.sim.experiment import SimulationOptions
 from service.sim.results import Result
 from service.sim.workloads.generate import generate
@@ -181,7 +181,7 @@ def network(arguments: argparse.Namespace) -> Iterator[str]:
 def _run(case: Case, policies: Policies, nic_gbps: float, arguments: argparse.Namespace) -> dict[str, Result]:
     setting = Setting(case.workload, cluster_of(case.servers, nic_gbps), SimulationOptions(skip_invalid=True))
     plans = [Plan(label, name, options, arguments.predictor) for label, (name, options) in policies.items()]
-    return {done.result.policy: done.result for done in compare(setting, plans, arguments.workers)}
+    return {done.result.policy: done.result for done in run_all(setting, plans, arguments.workers)}
 
 
 def _mean(ratios: Sequence[float]) -> float:

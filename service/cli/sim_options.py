@@ -1,6 +1,8 @@
 """The options that the commands of ``sooner sim`` share, and what is read from them before anything runs."""
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -56,9 +58,18 @@ PreemptionOption = Annotated[
 OutOption = Annotated[
     Path | None, typer.Option("--out", file_okay=False, help="Folder for result.json, jobs.csv and batsim_jobs.csv.")
 ]
+SeedsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--seeds",
+        metavar="N,N-N",
+        help="Seeds and ranges of them, comma-separated, instead of --seed. All runs with each.",
+    ),
+]
 WorkersOption = Annotated[
     int | None, typer.Option("--workers", min=1, help="Worker processes. Default: one per core; none for small runs.")
 ]
+SEEDS_MAX = 10_000
 
 
 @dataclass(frozen=True)
@@ -194,10 +205,33 @@ class SimulationFlags(InputOptions):
         return replace(plan, **numbers, drains=(*plan.drains, *drains))
 
 
+def parse_seeds(text: str | None) -> Sequence[int]:
+    """The seeds of ``1,3,5-8``; none for None."""
+    seeds: list[int] = []
+    for part in text.split(",") if text is not None else ():
+        found = re.fullmatch(r"\s*(-?\d{1,18})(?:\s*-\s*(\d{1,18}))?\s*", part)
+        if found is None:
+            fail(f"--seeds: {part!r} is neither a number nor a range like 1-10")
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first:
+            fail(f"--seeds: {part.strip()} ends before it begins")
+        if len(seeds) + last - first >= SEEDS_MAX:
+            fail(f"--seeds: at most {SEEDS_MAX} seeds")
+        seeds += range(first, last + 1)
+    if len(set(seeds)) != len(seeds):
+        fail(f"--seeds: {text!r} contains a seed twice")
+    return seeds
+
+
 def make_plans(
-    policies: str, predictors: str, option: list[str] | None, preemption: str | None, out: Path | None
+    policies: str,
+    predictors: str,
+    option: list[str] | None,
+    preemption: str | None,
+    out: Path | None,
+    seeds: Sequence[int] = (),
 ) -> list[Plan]:
-    """Every policy with every predictor, policy by policy."""
+    """Every policy with every predictor and every seed, policy by policy."""
     labels, guesses = _names("--policies", policies), _names("--predictors", predictors)
     plans = []
     for label in labels:
@@ -208,7 +242,9 @@ def make_plans(
             if folder is not None:
                 folder = folder / label.replace(":", "-")
                 folder = folder / guess.replace(":", "-") if len(guesses) > 1 else folder
-            plans.append(Plan(label, name, options, guess, folder))
+            for seed in seeds or (None,):
+                place = folder / f"seed-{seed}" if folder is not None and len(seeds) > 1 else folder
+                plans.append(Plan(label, name, options, guess, place, seed=seed))
     return plans
 
 

@@ -12,7 +12,6 @@ import typer
 from policies.model.cluster import Cluster
 from policies.model.ids import JobId
 from policies.options import OptionError
-from service.cli.compare import Finished
 from service.cli.connect import settings_or_fail
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.options import DatabaseOption, DataDirOption, NetworkOption, SeedOption
@@ -45,7 +44,7 @@ from service.simulations.request import (
     more_servers,
     shadow_plan,
 )
-from service.simulations.runs import Plan
+from service.simulations.runs import Finished, Plan
 from service.simulations.words import left_out_notes, nothing_to_run
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import redirect_stderr
 from dataclasses import replace
 from io import StringIO
@@ -14,11 +13,13 @@ from typer import Exit
 from policies.model.cluster import Cluster
 from policies.model.ids import JobId
 from service.cli import sim
+from service.runtime.workers import WorkerLost
 from service.shadow.live import JobOpinion, Want
 from service.shadow.shadow import Status
 from service.sim.experiment import SimulationOptions
 from service.sim.workloads.model import Workload
-from service.simulations.runs import Setting
+from service.simulations.runs import Plan, Setting
+from service.simulations.sweep import Failed
 from tests.api.test_shadow import FIRST, REPORT, STATE, TOTALS, WISH
 from tests.unit.service.cli.cli_world import CliWorld, cli_world
 from tests.unit.service.history.test_own_history import live, rows
@@ -179,13 +180,15 @@ def test_what_if_goes_with_nothing_but_json(cli: CliWorld) -> None:
 
 
 def test_a_killed_worker_names_no_option_that_shadow_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(*_: object) -> object:
-        raise BrokenProcessPool
+    plan = Plan("las", "las", {}, "none")
+
+    def killed(*_: object, **__: object) -> list[Failed]:
+        return [Failed(plan, WorkerLost(-9))]
 
     monkeypatch.setattr(sim, "compare", killed)
     for with_workers in (True, False):
         with pytest.raises(Exit), redirect_stderr(StringIO()) as stderr:
             sim.run_all(
-                Setting(Workload("w", ()), Cluster("c", ()), SimulationOptions()), [], 1, with_workers=with_workers
+                Setting(Workload("w", ()), Cluster("c", ()), SimulationOptions()), [plan], 1, with_workers=with_workers
             )
         assert ("--workers" in stderr.getvalue()) is with_workers
