@@ -44,12 +44,15 @@ class Source(Protocol):
 
 
 class ForecastKeeper:
-    """Stores and scores forecasts. Any thread may call the methods, but not within a writing transaction."""
+    """Stores and scores forecasts. Any thread may call the methods, but not within a writing transaction.
 
-    def __init__(self, database: Database, now_s: Callable[[], float], cpu_ratio: float, jobs_max: int) -> None:
+    ``time_ratio``: largest share of the time in which it has forecasts made.
+    """
+
+    def __init__(self, database: Database, now_s: Callable[[], float], time_ratio: float, jobs_max: int) -> None:
         self._database = database
         self._now_s = now_s
-        self._cpu_ratio = cpu_ratio
+        self._time_ratio = time_ratio
         self._jobs_max = jobs_max
         self._lock = threading.Lock()
         self._known: dict[JobId, ForecastTimes] = {}
@@ -67,7 +70,7 @@ class ForecastKeeper:
                 logger.exception("forecasts could not be stored")
 
     def run(self, source: Source, unfinished: Callable[[], Iterable[JobId]]) -> None:
-        """The scheduled job: score settled forecasts; make a forecast if a job is due and the CPU ratio allows it."""
+        """The scheduled job: score settled forecasts; make a forecast if a job is due and the ratio allows it."""
         self._score()
         if time.monotonic() < self._not_before_s:
             return
@@ -84,7 +87,7 @@ class ForecastKeeper:
         except NoForecast as error:
             self._log_once(str(error))
         ended_s = time.monotonic()
-        self._not_before_s = ended_s + (ended_s - began_s) * (1.0 / self._cpu_ratio - 1.0)
+        self._not_before_s = ended_s + (ended_s - began_s) * (1.0 / self._time_ratio - 1.0)
 
     def _log_once(self, reason: str) -> None:
         """Log a reason once, not at each run."""

@@ -8,6 +8,7 @@ number of futures give an equal forecast; nothing here reads a clock.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from service.forecast.arrivals import FIRST_ID, NO_RHYTHM, Arrival, Rhythm
 from service.forecast.failures import NO_FAILURES, Failing, Failures
 from service.forecast.futures import Prospect, at_level, levels, prospects_of
 from service.history.snapshot import WorldSnapshot
+from service.runtime.workers import Watch, WorkerLost, best_method, run_each, with_trace
 from service.sim.clock import Priority, SimClock
 from service.sim.drive import Drive, SimulationStuck
 from service.sim.executor import ExecutorCosts, SimulatedExecutor
@@ -37,6 +39,9 @@ from service.sim.predictors import NoPredictor
 
 RUNS_MAX = 4000
 """Largest number of jobs times futures. A preemptive policy takes about 0.6 ms of CPU each (benchmarks/forecast.py)."""
+
+RUNS_WORTH_A_FORK = 200
+"""Below this many jobs times futures, which take a tenth of a second, starting workers takes longer."""
 
 ARRIVALS_SHARE_MIN = 0.5
 """Arrivals of a future over the jobs of the snapshot, at least: also where these alone are as many as RUNS_MAX allows."""
@@ -120,9 +125,11 @@ def forecast(
     keep_going: Callable[[], bool] = lambda: True,
     rhythm: Rhythm = NO_RHYTHM,
     failures: Failures = NO_FAILURES,
+    workers: int = 1,
+    tick: Callable[[], None] = lambda: None,
 ) -> Forecast:
     """Forecast every unfinished job; see :func:`sample`. Raises :class:`NoForecast`."""
-    found = sample(snapshot, policy, policy_dump, options, keep_going, rhythm=rhythm, failures=failures)
+    found = sample(snapshot, policy, policy_dump, options, keep_going, rhythm, failures, workers, tick)
     return summary(snapshot.now_s, found, policy.name)
 
 
@@ -142,39 +149,128 @@ def sample(
     policy_dump: dict[str, Any] | None = None,
     options: ForecastOptions | None = None,
     keep_going: Callable[[], bool] = lambda: True,
-    on_future: Callable[[int, int], None] = lambda done, total: None,
     rhythm: Rhythm = NO_RHYTHM,
     failures: Failures = NO_FAILURES,
+    workers: int = 1,
+    tick: Callable[[], None] = lambda: None,
 ) -> Futures:
     """Run the snapshot into sampled futures, with arrivals of ``rhythm``, and ``failures``. Raises :class:`NoForecast`.
 
     ``policy_dump`` is the live policy state. ``keep_going`` is called before each instant of each future. Once it returns
-    False, the complete futures are returned if there are at least :data:`SAMPLES_MIN`. ``on_future`` is called with the number
-    of complete futures and of all. O(samples x (jobs + arrivals) x log jobs).
+    False, the complete futures are returned if there are at least :data:`SAMPLES_MIN`. ``workers`` and ``tick``: see
+    :func:`sampled`. O(samples x (jobs + arrivals) x log jobs).
     """
-    options = options or ForecastOptions()
-    if len(snapshot.jobs) > options.jobs_max:
-        raise NoForecast(
-            f"{len(snapshot.jobs)} jobs are unfinished; forecasts are made for at most {options.jobs_max} (forecast_jobs_max)."
-        )
-    found = prospects_of(snapshot)
-    if not found and snapshot.jobs:
-        raise NoForecast("No unfinished job has a prediction yet.")
-    count, arrivals_max = _sizes(len(found), options.samples, arriving=bool(rhythm.jobs))
-    drawn = {job: levels(job, count, options.seed, options.shared_error) for job in found}
-    futures: list[Future] = []
-    for number in range(count):
-        totals = {job: at_level(each.totals, drawn[job][number]) for job, each in found.items()}
-        arrivals = rhythm.ahead(snapshot.now_s, number, count, options.seed, arrivals_max)
-        these = _Drawn(found, totals, arrivals, failures, options.seed, number)
-        future = _fast_forward(snapshot, policy, policy_dump, these, options.wake_slack, keep_going)
-        if future is None:
-            break
-        futures.append(future)
-        on_future(len(futures), count)
-    if len(futures) < min(count, SAMPLES_MIN):
-        raise NoForecast(f"The forecast of {len(found)} jobs exceeded its time limit (forecast_timeout_s).")
-    return Futures(found, futures)
+    sampler = Sampler(snapshot, policy, policy_dump, options, rhythm, failures)
+    return sampled([sampler], keep_going, workers=workers, tick=tick)[0]
+
+
+class Sampler:
+    """The futures of one snapshot under one policy, each by its number below ``count``. Raises :class:`NoForecast`."""
+
+    def __init__(
+        self,
+        snapshot: WorldSnapshot,
+        policy: Policy[Any],
+        policy_dump: dict[str, Any] | None = None,
+        options: ForecastOptions | None = None,
+        rhythm: Rhythm = NO_RHYTHM,
+        failures: Failures = NO_FAILURES,
+    ) -> None:
+        options = options or ForecastOptions()
+        if len(snapshot.jobs) > options.jobs_max:
+            most = f"forecasts are made for at most {options.jobs_max} (forecast_jobs_max)"
+            raise NoForecast(f"{len(snapshot.jobs)} jobs are unfinished; {most}.")
+        self.prospects = prospects_of(snapshot)
+        if not self.prospects and snapshot.jobs:
+            raise NoForecast("No unfinished job has a prediction yet.")
+        self.count, self._arrivals_max = _sizes(len(self.prospects), options.samples, arriving=bool(rhythm.jobs))
+        self._drawn = {job: levels(job, self.count, options.seed, options.shared_error) for job in self.prospects}
+        self._snapshot, self._policy, self._dump, self._options = snapshot, policy, policy_dump, options
+        self._rhythm, self._failures = rhythm, failures
+
+    @property
+    def runs(self) -> int:
+        """Jobs times futures."""
+        return self.count * (len(self.prospects) + self._arrivals_max)
+
+    def future(self, number: int, keep_going: Callable[[], bool]) -> "Future | None":
+        """The future of this number; None if ``keep_going`` stopped it."""
+        now_s, seed = self._snapshot.now_s, self._options.seed
+        totals = {job: at_level(each.totals, self._drawn[job][number]) for job, each in self.prospects.items()}
+        arrivals = self._rhythm.ahead(now_s, number, self.count, seed, self._arrivals_max)
+        these = _Drawn(self.prospects, totals, arrivals, self._failures, seed, number)
+        return _fast_forward(self._snapshot, self._policy, self._dump, these, self._options.wake_slack, keep_going)
+
+
+def sampled(
+    samplers: Sequence[Sampler],
+    keep_going: Callable[[], bool] = lambda: True,
+    on_future: Callable[[int, int], None] = lambda done, total: None,
+    workers: int = 1,
+    tick: Callable[[], None] = lambda: None,
+) -> list[Futures]:
+    """All futures of the samplers, the same for any number of ``workers``. Raises :class:`NoForecast`.
+
+    ``on_future`` is called with the number of complete futures and of all, ``tick`` now and then while there are several workers:
+    its exceptions end them. Where this process cannot fork, or where the futures are few, it makes all futures itself.
+    """
+    runs = [(sampler, number) for sampler in samplers for number in range(sampler.count)]
+    if sum(sampler.runs for sampler in samplers) < RUNS_WORTH_A_FORK or best_method() != "fork":
+        workers = 1
+    watch = _Collect(len(runs), on_future, tick)
+    with suppress(_Stopped):
+        run_each(partial(_one, runs, keep_going), range(len(runs)), workers, watch)
+    found = []
+    for index, sampler in enumerate(samplers):
+        before = sum(each.count for each in samplers[:index])
+        futures = [watch.found[run] for run in range(before, before + sampler.count) if run in watch.found]
+        if len(futures) < min(sampler.count, SAMPLES_MIN):
+            raise NoForecast(
+                f"The forecast of {len(sampler.prospects)} jobs exceeded its time limit (forecast_timeout_s)."
+            )
+        found.append(Futures(sampler.prospects, futures))
+    return found
+
+
+_Ends = tuple[dict[JobId, float], dict[JobId, float]]
+"""When jobs start and when they end, in one future."""
+
+
+def _one(
+    runs: Sequence[tuple[Sampler, int]], keep_going: Callable[[], bool], run: int, note: Callable[[float], None]
+) -> _Ends | None:
+    """One future, without what it was made with."""
+    sampler, number = runs[run]
+    future = sampler.future(number, keep_going)
+    return None if future is None else (future.started_at_s, future.ended_at_s)
+
+
+class _Stopped(Exception):
+    """``keep_going`` has stopped a future."""
+
+
+class _Collect(Watch[_Ends | None]):
+    """The complete futures by run."""
+
+    def __init__(self, total: int, on_future: Callable[[int, int], None], tick: Callable[[], None]) -> None:
+        self.found: dict[int, Future] = {}
+        self._total = total
+        self._on_future = on_future
+        self._tick = tick
+
+    def ended(self, run: int, value: _Ends | None) -> None:
+        if value is None:
+            raise _Stopped
+        self.found[run] = Future(set(), started_at_s=value[0], ended_at_s=value[1])
+        self._on_future(len(self.found), self._total)
+
+    def failed(self, run: int, error: Exception, trace: str) -> None:
+        if isinstance(error, WorkerLost):
+            raise NoForecast(f"A sampled future has no end: {error}.") from error
+        raise with_trace(error, trace)
+
+    def tick(self) -> None:
+        self._tick()
 
 
 def _sizes(jobs: int, samples: int, *, arriving: bool) -> tuple[int, int]:

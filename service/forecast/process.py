@@ -9,6 +9,7 @@ import sys
 from service.forecast.forecast import Forecast, NoForecast
 from service.forecast.worker import Question
 from service.runtime.child import Child, ChildClosed, ChildLost
+from service.runtime.limited_process import ONE_THREAD
 
 GRACE_S = 20.0
 """Added to the time limit, for one long decision. After it the process is killed."""
@@ -18,7 +19,7 @@ class ForecastProcess:
     """Implements :class:`service.forecast.forecaster.Compute`. Callers take turns; safe to call from several threads."""
 
     def __init__(self) -> None:
-        self._child = Child([sys.executable, "-m", "service.forecast.worker"])
+        self._child = Child([sys.executable, "-m", "service.forecast.worker"], ONE_THREAD)
 
     def __call__(self, question: Question) -> Forecast:
         """Compute a forecast. Raises :class:`NoForecast`, also if the process ended."""

@@ -11,8 +11,9 @@ import numpy as np
 
 from policies.base import Policy
 from policies.model.ids import JobId
-from service.forecast.forecast import ForecastOptions, Futures, NoForecast, Spread, sample, spread
+from service.forecast.forecast import ForecastOptions, Futures, NoForecast, Sampler, Spread, sampled, spread
 from service.history.snapshot import WorldSnapshot
+from service.runtime.workers import cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +57,17 @@ def outlooks(
     options: ForecastOptions | None = None,
     on_future: Callable[[int, int], None] = lambda done, total: None,
 ) -> Outlooks:
-    """Simulate the snapshot under each policy. Raises :class:`NoForecast`. O(policies x samples x jobs log jobs).
+    """Simulate the snapshot under each policy, on all cores where this process can fork. Raises :class:`NoForecast`.
 
+    O(policies x samples x jobs log jobs).
     ``on_future`` is called with the number of complete futures, of all policies together, and of all.
     """
     world = replace(snapshot, jobs=tuple(job for job in snapshot.jobs if not job.finished))
     if not world.jobs:
         raise NoForecast("All jobs are finished.")
-    found = {}
-    for index, each in enumerate(candidates):
-
-        def note(done: int, total: int, before: int = index) -> None:
-            on_future(before * total + done, len(candidates) * total)
-
-        found[each.label] = sample(world, each.policy, each.dump, options, on_future=note)
-    return side_by_side(world, found)
+    samplers = [Sampler(world, each.policy, each.dump, options) for each in candidates]
+    found = sampled(samplers, on_future=on_future, workers=cores())
+    return side_by_side(world, {each.label: futures for each, futures in zip(candidates, found, strict=True)})
 
 
 def side_by_side(world: WorldSnapshot, found: Mapping[str, Futures]) -> Outlooks:

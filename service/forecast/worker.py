@@ -1,4 +1,7 @@
-"""The program of the forecast process (:mod:`service.forecast.process`)."""
+"""The program of the forecast process (:mod:`service.forecast.process`).
+
+It has no threads, so that it can fork a worker for each core that it may use when a forecast is worth it.
+"""
 
 import gc
 import os
@@ -13,6 +16,7 @@ from service.forecast.failures import NO_FAILURES, Failures
 from service.forecast.forecast import Forecast, ForecastOptions, NoForecast, forecast
 from service.history.snapshot import WorldSnapshot
 from service.runtime.child import serve
+from service.runtime.workers import cores
 
 NICENESS = 10
 """Niceness of the process: scheduling and training have precedence."""
@@ -41,8 +45,18 @@ def answer(question: Question, parent: int | None = None) -> Forecast:
     """
     deadline_s = time.monotonic() + question.timeout_s
 
+    def orphaned() -> bool:
+        return parent is not None and os.getppid() != parent
+
+    here = os.getpid()
+
     def keep_going() -> bool:
-        return time.monotonic() < deadline_s and (parent is None or os.getppid() == parent)
+        # Workers end with this process.
+        return time.monotonic() < deadline_s and (os.getpid() != here or not orphaned())
+
+    def end_with_parent() -> None:
+        if orphaned():
+            raise NoForecast("The service has ended.")
 
     return forecast(
         question.world,
@@ -52,6 +66,8 @@ def answer(question: Question, parent: int | None = None) -> Forecast:
         keep_going,
         rhythm=question.rhythm,
         failures=question.failures,
+        workers=cores(),
+        tick=end_with_parent,
     )
 
 

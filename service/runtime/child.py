@@ -9,7 +9,7 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
@@ -36,11 +36,12 @@ class ChildClosed(Exception):
 class Child:
     """One child process, started with the first request and again after it was lost. Safe to call from several threads.
 
-    ``command`` starts it; its program calls :func:`serve`.
+    ``command`` starts it, in this process's environment with ``more``; its program calls :func:`serve`.
     """
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], more: Mapping[str, str] | None = None) -> None:
         self._command = command
+        self._more = dict(more or {})
         self._turn = threading.Lock()
         self._starting = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -103,7 +104,7 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 # The child reads no settings, and a job's variables must not mark it as a process of a job.
-                env={name: value for name, value in os.environ.items() if not name.startswith("SOONER_")},
+                env={name: value for name, value in os.environ.items() if not name.startswith("SOONER_")} | self._more,
                 start_new_session=True,
             )
             return self._process, True

@@ -23,7 +23,8 @@ NICENESS = 10
 _CPU_GRACE_S = 5
 """Time from SIGXCPU at the soft limit, which ends a Python process, to SIGKILL at the hard limit."""
 
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+"""Environment in which libraries for numbers start no threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ def limit_this_process(parent: int, cpu_s: int, memory_bytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + _CPU_GRACE_S))
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.environ.update(_ONE_THREAD)
+    os.environ.update(ONE_THREAD)
 
 
 if __name__ == "__main__":

@@ -68,10 +68,17 @@ class Watch(Generic[Value]):
 
     def failed(self, run: int, error: Exception, trace: str) -> None:
         """A run has failed, or its process was :class:`WorkerLost`. ``trace`` is the traceback, "" without one."""
-        raise error
+        raise with_trace(error, trace)
 
     def tick(self) -> None:
         """Time has passed."""
+
+
+def with_trace(error: Exception, trace: str) -> Exception:
+    """The error with a note of its traceback, where that stayed in a worker."""
+    if trace and error.__traceback__ is None:
+        error.add_note(trace)
+    return error
 
 
 def cores(proc: Path = Path("/proc/self"), cgroups: Path = _CGROUPS) -> int:

@@ -35,6 +35,7 @@ from service.forecast.past import RecordedPast
 from service.forecast.process import ForecastProcess
 from service.history.cycles import CycleSnapshot
 from service.runtime.garbage import set_aside
+from service.runtime.workers import cores
 from service.server.live_stack import LeaderContext, make_live_stack
 from service.server.warming import warm_up
 from service.shadow.live import Shadowing
@@ -87,7 +88,9 @@ class Leading:
         )
         self.shadowing = Shadowing(stack.shadow, self.loop, settings)
         self._forecasting = ForecastProcess()
-        self._keeper = ForecastKeeper(database, now_s, settings.forecast_cpu_ratio, settings.forecast_jobs_max)
+        # A forecast uses as many cores at a time as it has futures.
+        ratio = settings.forecast_cpu_ratio / min(cores(), settings.forecast_samples)
+        self._keeper = ForecastKeeper(database, now_s, ratio, settings.forecast_jobs_max)
         self.forecaster = Forecaster(
             self.loop,
             now_s,

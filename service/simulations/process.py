@@ -1,6 +1,6 @@
 """A what-if run in a process of its own: at low CPU priority, within limits of time and memory, and never longer than its parent.
 
-The kernel kills the process when the thread that started it ends, so that no run outlives its service.
+The kernel kills the process when the thread that started it ends, and its workers with it, so that no run outlives its service.
 """
 
 import json
@@ -24,7 +24,7 @@ WALL_S = 3600.0
 """Time limit of a run. 3,000 jobs under three policies took 14 s of a busy core."""
 
 MEMORY_BYTES = 4 << 30
-"""Address space of a run. A period of 3,000 jobs took 100 MB of memory."""
+"""Address space of the process of a run, and of each of its workers. A period of 3,000 jobs took 100 MB of memory."""
 
 _OUT_OF_MEMORY = ("MemoryError", "bad_alloc", "Cannot allocate memory", "Memory allocation")
 

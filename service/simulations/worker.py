@@ -1,7 +1,7 @@
 """The program of the process in which the service simulates (:mod:`service.simulations.process`).
 
 It reads one pickled question from standard input, and writes JSON messages to standard output: progress, and at the end the
-report or the reason why there is none.
+report or the reason why there is none. It has no threads, so it forks a worker for each core that it may use.
 """
 
 import json
@@ -22,14 +22,16 @@ from service.forecast.forecast import ForecastOptions, NoForecast
 from service.forecast.whatif import outlooks
 from service.history.cycles import CycleSnapshot
 from service.runtime.child import read_message, write_message
+from service.runtime.workers import WorkerLost, with_trace
 from service.sim.drive import SimulationStuck
 from service.sim.predictors import PredictorNameError
-from service.sim.results import Result
 from service.sim.workloads.files import WorkloadError
+from service.simulations.course import Course
 from service.simulations.past import Past, prepare_past, read_past
 from service.simulations.present import JOBS_MAX, candidates_of, outlook_report
 from service.simulations.request import SimulationRequest, machines_of
-from service.simulations.runs import Plan, Progress, simulate
+from service.simulations.runs import Finished, Plan, Progress
+from service.simulations.sweep import Failed, sweep
 from service.simulations.words import nothing_to_run
 
 PROGRESS_EVERY_S = 0.5
@@ -66,20 +68,21 @@ def report(question: Question, progress: Progress) -> dict[str, Any]:
     if question.recorded is not None:
         return _from_now_on(question, question.recorded, progress)
     past = _past(question)
-    total = len(past.history.jobs)
-    results: list[Result] = []
-    progress(0, total * len(question.plans))
-    for plan in past.as_recorded(question.plans):
-        before = total * len(results)
+    plans = past.as_recorded(question.plans)
+    total = len(past.history.jobs) * len(plans)
 
-        def note(finished: int, _jobs: int, before: int = before) -> None:
-            progress(before + finished, total * len(question.plans))
+    def show(course: Course) -> None:
+        done = (course.made + sum(course.running.values())) / len(plans)
+        progress(round(done * total), total)
 
-        try:
-            results.append(simulate(past.setting, plan, note).result)
-        except SimulationStuck as error:
-            raise NoReport(f"{error} (in the run of {plan.label} with predictor {plan.predictor})") from error
-    return past.report(results)
+    outcomes = sweep(past.setting, plans, show=show)
+    for each in outcomes:
+        if isinstance(each, Failed):
+            if isinstance(each.error, SimulationStuck | WorkerLost):
+                plan = each.plan
+                raise NoReport(f"{each.error} (in the run of {plan.label} with predictor {plan.predictor})")
+            raise with_trace(each.error, each.trace)
+    return past.report([each.result for each in outcomes if isinstance(each, Finished)])
 
 
 def _past(question: Question) -> Past:

@@ -47,9 +47,9 @@ class Shelf:
     def __post_init__(self) -> None:
         self.restart()
 
-    def restart(self, cpu_ratio: float = 1.0) -> None:
+    def restart(self, time_ratio: float = 1.0) -> None:
         """A keeper that remembers nothing."""
-        self.keeper = ForecastKeeper(self.database, lambda: self.now_s, cpu_ratio, jobs_max=3)
+        self.keeper = ForecastKeeper(self.database, lambda: self.now_s, time_ratio, jobs_max=3)
 
     def submit(self, count: int) -> list[JobRecord]:
         store = SqlStore(self.database)
@@ -314,7 +314,7 @@ def test_a_run_without_settled_forecasts_takes_no_write_lock(shelf: Shelf) -> No
 
 def test_a_long_computation_is_followed_by_a_pause(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf.submit(1)
-    shelf.restart(cpu_ratio=0.5)
+    shelf.restart(time_ratio=0.5)
     source = Asked(shelf, [told(1)], refusal="9 jobs are unfinished; forecasts are made for at most 8.")
     clock_s = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: clock_s[0])

@@ -1,8 +1,12 @@
 """The what-if runs of a leader, on a real database and in real processes: what they report, and how they end."""
 
+import io
 import json
 import os
+import pickle
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +24,11 @@ from service.db.lease import LEADER_LEASE, LeaderLease, acquire
 from service.db.tables import SIMULATIONS
 from service.domain.simulations import STARTS_MAX
 from service.history.cycles import CycleSnapshot
+from service.runtime.child import read_message, write_message
+from service.runtime.limited_process import ONE_THREAD
 from service.simulations import process
+from service.simulations.request import SimulationRequest, Window, plan_of
+from service.simulations.worker import Question, report
 from tests.api.client import client_of
 from tests.api.conftest import app_of
 from tests.local_executor import lives
@@ -122,6 +130,42 @@ def test_a_run_of_the_past_reports_what_the_command_prints(cli: CliWorld, runner
     assert printed.exit_code == 0, printed.output
     assert _timeless(found["report"]) == _timeless(json.loads(printed.stdout))
     assert [run["policy"] for run in found["report"]["runs"]] == policies
+
+
+FORKED = """
+import os, sys
+from service.simulations import sweep as sweeps
+from service.simulations import worker
+
+forks = []
+os.register_at_fork(after_in_parent=lambda: forks.append(1))
+sweeps.JOBS_WORTH_A_PROCESS = 0
+sweeps.cores = lambda: 2
+worker.main()
+print(len(forks), file=sys.stderr)
+"""
+"""The program of the process, with a worker for each of two cores even for few jobs."""
+
+
+@pytest.mark.parametrize("servers", [None, "+1"])
+def test_several_workers_make_the_same_report(cli: CliWorld, servers: str | None) -> None:
+    settings = cli.world.settings.model_copy(update={"policy": "fifo"})
+    names = ["current", "srtf", "las"]
+    request = SimulationRequest(names, False, Window(None, None), servers, "noisy:1", None, "reserved", 5, 3)
+    question = Question(request, [plan_of(name, settings, "noisy:1", None) for name in names], settings)
+    asked = io.BytesIO()
+    write_message(asked, pickle.dumps(question))
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED],
+        input=asked.getvalue(),
+        capture_output=True,
+        env={**os.environ, **ONE_THREAD},
+        timeout=PATIENCE_S,
+    )
+    assert (done.returncode, done.stderr) == (0, b"2\n")
+    told = io.BytesIO(done.stdout)
+    *_, last = [json.loads(message) for message in iter(lambda: read_message(told), None)]
+    assert _timeless(last["report"]) == _timeless(report(question, lambda done, total: None))
 
 
 def test_a_past_in_which_nothing_was_predicted_runs_without_predictions(

@@ -10,6 +10,7 @@ import termios
 import threading
 from collections.abc import Iterator
 from io import BytesIO
+from pathlib import Path
 
 import psutil
 import pytest
@@ -19,6 +20,7 @@ from service.forecast.forecast import ForecastOptions, NoForecast, forecast
 from service.forecast.process import ForecastProcess
 from service.forecast.worker import NICENESS, Question, answer
 from service.runtime.child import read_message, write_message
+from service.runtime.limited_process import ONE_THREAD
 from tests.local_executor import wait_for
 from tests.unit.service.forecast.test_forecast import job, running, snapshot
 
@@ -33,6 +35,7 @@ def process() -> Iterator[ForecastProcess]:
 WORLD = snapshot(running(job(1, (50.0, 100.0)), 10.0), job(2, (5.0, 20.0)))
 OPTIONS = ForecastOptions(8)
 AMPLE_S = 120.0
+_ROOT = Path(__file__).parents[4]
 
 
 def _child(made: ForecastProcess) -> subprocess.Popen[bytes]:
@@ -115,3 +118,61 @@ def test_every_policy_can_be_sent(name: str) -> None:
     policy = make_policy(name)
     there = pickle.loads(pickle.dumps(policy))
     assert forecast(WORLD, there, {}, OPTIONS) == forecast(WORLD, policy, {}, OPTIONS)
+
+
+FORKED = """
+import os
+from policies.registry import make_policy
+from service.forecast.forecast import ForecastOptions, NoForecast, forecast
+from service.forecast.whatif import Sampler, sampled, side_by_side
+from tests.unit.service.forecast.test_forecast import job, snapshot
+
+forks = []
+os.register_at_fork(after_in_parent=lambda: forks.append(1))
+world = snapshot(*(job(number, (5.0 * number, 50.0 + number, 900.0)) for number in range(1, 31)))
+policies = [make_policy(name) for name in ("asrpt", "fifo")]
+options = ForecastOptions(8)
+
+def made(workers):
+    done = []
+    samplers = [Sampler(world, each, None, options) for each in policies]
+    futures = sampled(samplers, on_future=lambda *of: done.append(of), workers=workers)
+    beside = side_by_side(world, dict(zip(("asrpt", "fifo"), futures)))
+    return done, beside, forecast(world, policies[0], None, options, workers=workers)
+
+alone = made(1)
+assert not forks
+together = made(3)
+assert len(forks) == 6, forks
+assert together == alone
+assert alone[0] == [(number, 16) for number in range(1, 17)]
+
+def stopped(**how):
+    try:
+        forecast(world, policies[0], None, options, workers=3, **how)
+    except NoForecast as error:
+        return str(error)
+
+def raises():
+    raise NoForecast("an end")
+
+assert "time limit" in stopped(keep_going=lambda: False)
+assert stopped(tick=raises) == "an end"
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    print("no worker is left")
+"""
+
+
+def test_several_processes_make_the_same_futures() -> None:
+    environment = {**os.environ, **ONE_THREAD}
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, env=environment, cwd=_ROOT, timeout=AMPLE_S
+    )
+    assert (done.stdout, done.stderr) == ("no worker is left\n", "")
+
+
+def test_the_process_has_no_threads_that_keep_it_from_forking(process: ForecastProcess) -> None:
+    process(Question(WORLD, make_policy("fifo"), {}, OPTIONS, AMPLE_S))
+    assert psutil.Process(_child(process).pid).num_threads() == 1
