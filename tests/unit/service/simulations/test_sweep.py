@@ -200,7 +200,7 @@ def test_files_of_two_runs_are_never_taken_for_one(
         sweep(SETTING, [after], 1, Keeping(tmp_path))
     monkeypatch.undo()
     found: list[int] = []
-    for plan in (after, before):
+    for plan in (before, after):
         sweep(SETTING, [plan], 1, Keeping(tmp_path), taken_over=found.append)
     assert found == [0, 0]
     assert not (tmp_path / PARTIAL).exists()
