@@ -144,7 +144,7 @@ def main() -> None:
     if sys.stdout is None:
         # It was closed at the start (``>&-``). The next file that is opened takes its descriptor: better this one than a socket.
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 (open until the end)
-    if sys.argv[1:2] == ["sim"]:
+    if sys.argv[1:2] == ["sim"] or sys.argv[1:3] == ["model", "value"]:
         # Simulations use one process a core. Their products of small matrices need no threads, and a process with threads cannot
         # be forked.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -196,7 +196,11 @@ class _Team(Generic[Value]):
 
     def give(self, run: int) -> None:
         """Begin a run, in a worker that waits or in a new one."""
-        worker = next((each for each in self._workers if each.run is None), None) or self._start()
+        idle = [each for each in self._workers if each.run is None]
+        for each in idle:
+            if not each.process.is_alive():
+                self._drop(each)
+        worker = next((each for each in idle if each in self._workers), None) or self._start()
         worker.run = run
         with suppress(OSError):  # it has ended meanwhile; hear() will notice
             worker.pipe.send(run)
@@ -213,12 +217,7 @@ class _Team(Generic[Value]):
         try:
             kind, said = worker.pipe.recv()
         except (EOFError, OSError):
-            worker.process.join()
-            code = worker.process.exitcode
-            self._workers.remove(worker)
-            worker.process.close()
-            worker.pipe.close()
-            self._watch.failed(run, WorkerLost(code), "")
+            self._watch.failed(run, WorkerLost(self._drop(worker)), "")
             return
         if kind == "moved":
             self._watch.moved(run, said)
@@ -228,6 +227,15 @@ class _Team(Generic[Value]):
             self._watch.ended(run, said)
         else:
             self._watch.failed(run, *said)
+
+    def _drop(self, worker: _Worker) -> int | None:
+        """Forget a worker that ends or has ended, and return its exit code."""
+        self._workers.remove(worker)
+        worker.process.join()
+        code: int | None = worker.process.exitcode
+        worker.process.close()
+        worker.pipe.close()
+        return code
 
     def _start(self) -> _Worker:
         ours, theirs = self._context.Pipe()
