@@ -4,16 +4,16 @@ python -m benchmarks.api [--database-url URL] [--clients 16] [--seconds 10] [--b
                          [--queued 100000] [--ended 1000000]
 
 A real service with the imitated executor in a process of its own, on a cluster that is soon full; clients in another, each
-with a connection that stays open. Every accepted job is durable before its answer. Clients and service share the machine's
-cores; what the service used of them is printed. With ``--queued`` so many jobs wait already, how long scheduling passes take
-meanwhile is read from the service's own metrics, and at the end the service is killed while another one stands by. With
-``--ended`` so many jobs of the past are in the database (a given one must be empty).
+with a connection that stays open (:mod:`benchmarks.http_load`). Every accepted job is durable before its answer. Clients and
+service share the machine's cores; the CPU time that each of them used for a job or an answer is printed. Beside the single
+submissions another client asks for a job, with a pause of 20 ms after each answer. With ``--queued`` so many jobs wait already,
+how long scheduling passes take meanwhile is read from the service's own metrics, and at the end the service is killed while
+another one stands by. With ``--ended`` so many jobs of the past are in the database (a given one must be empty).
 """
 
 import argparse
 import http.client
 import json
-import multiprocessing
 import os
 import random
 import re
@@ -21,10 +21,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -35,6 +33,7 @@ import psutil
 
 from benchmarks.calibration import calibrate, line
 from benchmarks.filling import fill_new
+from benchmarks.http_load import Outcome, Request, start
 from policies.lifecycle import JobState
 from service.executors.fake import DURATION_LABEL
 
@@ -42,6 +41,7 @@ _READY = re.compile(r"listening on (http://[^ ]+)")
 _START_S = 60.0
 _PATIENCE_S = 300.0
 _FILL = 1000
+_PAUSE_S = 0.02
 
 
 class Service(NamedTuple):
@@ -52,15 +52,6 @@ class Service(NamedTuple):
     token: str
     process: psutil.Process
     database_url: str
-
-
-class Outcome(NamedTuple):
-    """What one kind of request took."""
-
-    requests: int
-    wall_s: float
-    latencies_s: Sequence[float]
-    statuses: dict[int, int]
 
 
 def main() -> None:
@@ -80,9 +71,11 @@ def main() -> None:
     small = {"name": "small", "user": "u", "command": ["true"], "gpus": 1}
     many = json.dumps({"jobs": [small] * arguments.batch}).encode()
     with serving(arguments.database_url, arguments.ended) as service:
-        fill_queue(service, arguments.queued)
+        fill_queue(service, max(1, arguments.queued))
         passes = _passes(service)
-        print(f"{'request':22}{'per s':>9}{'p50 ms':>9}{'p99 ms':>9}{'units each':>12}{'service CPU s':>15}")
+        print(
+            f"{'request':22}{'per s':>9}{'p50 ms':>9}{'p99 ms':>9}{'service CPU ms':>16}{'units':>8}{'client CPU ms':>15}"
+        )
         for name, method, path, body, jobs, clients in (
             (f"POST, {arguments.layers} layers", "POST", "/v1/jobs", single, 1, arguments.clients),
             ("the same, with a key", "POST", "/v1/jobs", single, 1, arguments.clients),
@@ -91,23 +84,40 @@ def main() -> None:
             ("GET page, 4 clients", "GET", "/v1/jobs?limit=50", b"", 1, 4),
             ("GET explanation", "GET", "/v1/jobs/1/explanation", b"", 1, 4),
         ):
-            before = service.process.cpu_times()
+            before = cpu_s(service.process)
+            beside = _one_job(service, arguments.seconds) if body is single else None
             outcome = load(service, method, path, body, clients, arguments.seconds, keyed="key" in name)
-            after = service.process.cpu_times()
-            cpu_s = after.user + after.system - before.user - before.system
-            _print(name, outcome, jobs, unit_s, cpu_s)
+            _print(name, outcome, jobs, unit_s, cpu_s(service.process) - before)
+            if beside is not None:
+                _print("  GET job beside it", beside(), 1, unit_s)
         _print_passes(passes, _passes(service))
         if arguments.queued:
             _print_take_over(service)
 
 
-def _print(name: str, outcome: Outcome, jobs: int, unit_s: float, cpu_s: float) -> None:
+def _print(name: str, outcome: Outcome, jobs: int, unit_s: float, cpu_s: float | None = None) -> None:
+    """A line of the table. ``cpu_s``: of the service."""
     good = sum(count for status, count in outcome.statuses.items() if status < 300)
     rate = good * jobs / outcome.wall_s
     p50_ms, p99_ms = (1e3 * float(value) for value in np.percentile(outcome.latencies_s, (50, 99)))
-    each = cpu_s / max(1, good * jobs) / unit_s
+    done = max(1, good * jobs)
+    costs = f"{'':24}" if cpu_s is None else f"{1e3 * cpu_s / done:16.3f}{cpu_s / done / unit_s:8.4f}"
     odd = {status: count for status, count in outcome.statuses.items() if status >= 300}
-    print(f"{name:22}{rate:9.0f}{p50_ms:9.1f}{p99_ms:9.1f}{each:12.4f}{cpu_s:15.1f}  {odd or ''}", flush=True)
+    print(
+        f"{name:22}{rate:9.0f}{p50_ms:9.1f}{p99_ms:9.1f}{costs}{1e3 * outcome.cpu_s / done:15.3f}  {odd or ''}",
+        flush=True,
+    )
+
+
+def _one_job(service: Service, seconds: float) -> Callable[[], Outcome]:
+    """A client that asks for one job again and again, with pauses."""
+    return start(Request(*service[:3], "GET", "/v1/jobs/1", pause_s=_PAUSE_S), 1, seconds)
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """The CPU time that a process has used so far."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 def connected(service: Service) -> closing[http.client.HTTPConnection]:
@@ -151,17 +161,16 @@ def taken_in(service: Service) -> float:
 def _print_take_over(service: Service) -> None:
     """From the death of the one that leads to the end of the first pass of another one."""
     with serving(service.database_url) as standby:
-        before = standby.process.cpu_times()
+        before = cpu_s(standby.process)
         service.process.kill()
         died_s = time.monotonic()
         for _ in _tries("another service leads", 0.05):
             status, ready = _get(standby, "/readyz")
             if (status, json.loads(ready)["role"]) == (200, "leader"):
                 break
-        took_s, after = time.monotonic() - died_s, standby.process.cpu_times()
-        cpu_s = after.user + after.system - before.user - before.system
+        took_s, used_s = time.monotonic() - died_s, cpu_s(standby.process) - before
         print(
-            f"{took_s:.1f} s after its death another service has passed over the queue; {cpu_s:.1f} s of a core for that"
+            f"{took_s:.1f} s after its death another service has passed over the queue; {used_s:.1f} s of a core for that"
         )
 
 
@@ -276,50 +285,8 @@ def _address(log: Path, process: "subprocess.Popen[bytes]") -> tuple[str, int]:
 def load(
     service: Service, method: str, path: str, body: bytes, clients: int, seconds: float, *, keyed: bool = False
 ) -> Outcome:
-    """The same request from so many clients at once, for so long; the clients are a process of their own."""
-    ours, theirs = multiprocessing.Pipe(duplex=False)
-    worker = multiprocessing.Process(
-        target=_clients, args=(theirs, service[:3], method, path, body, clients, seconds, keyed), daemon=True
-    )
-    worker.start()
-    outcome: Outcome = ours.recv()
-    worker.join()
-    return outcome
-
-
-def _clients(
-    answer: Any,
-    where: tuple[str, int, str],
-    method: str,
-    path: str,
-    body: bytes,
-    clients: int,
-    seconds: float,
-    keyed: bool,
-) -> None:
-    host, port, token = where
-    headers = {"Authorization": f"Bearer {token}"} | ({"Content-Type": "application/json"} if body else {})
-    latencies: list[float] = []
-    statuses: dict[int, int] = {}
-    start_s = time.monotonic()
-
-    def run() -> None:
-        connection = http.client.HTTPConnection(host, port, timeout=60.0)
-        while time.monotonic() - start_s < seconds:
-            sent_s = time.monotonic()
-            key = {"Idempotency-Key": str(uuid.uuid4())} if keyed else {}
-            connection.request(method, path, body or None, headers | key)
-            response = connection.getresponse()
-            response.read()
-            latencies.append(time.monotonic() - sent_s)
-            statuses[response.status] = statuses.get(response.status, 0) + 1
-
-    threads = [threading.Thread(target=run) for _ in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    answer.send(Outcome(len(latencies), time.monotonic() - start_s, latencies, statuses))
+    """The same request from so many clients at once, for so long."""
+    return start(Request(*service[:3], method, path, body, keyed), clients, seconds)()
 
 
 if __name__ == "__main__":
