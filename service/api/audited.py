@@ -38,7 +38,7 @@ def target_of(request: Request) -> str:
     if "scope" in parameters:
         return f"quota {parameters['scope']} {parameters['name']}"
     named = [f"{_WORDS.get(name, name)} {_plain(value)}" for name, value in parameters.items()]
-    return ", ".join(named) or request.url.path
+    return ", ".join(named) or str(request.scope["path"])
 
 
 def record_refusal(request: Request, database: Database, now_s: float) -> None:
@@ -56,7 +56,7 @@ def record_refusal(request: Request, database: Database, now_s: float) -> None:
 
 
 def _route(request: Request) -> str:
-    return str(getattr(request.scope.get("route"), "path", request.url.path))
+    return str(getattr(request.scope.get("route"), "path", request.scope["path"]))
 
 
 def _plain(value: Any) -> str:

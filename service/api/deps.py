@@ -241,10 +241,15 @@ async def _dependencies(request: Request) -> ApiDependencies:
     return dependencies_of(request)
 
 
-async def _keys(request: Request) -> Keys:
+def keys_of(request: Request) -> Keys:
+    """The idempotency keys of the application that serves the request."""
     found = request.app.state.idempotency_keys
     assert isinstance(found, Keys)
     return found
+
+
+async def _keys(request: Request) -> Keys:
+    return keys_of(request)
 
 
 async def the_leader(request: Request) -> Leader:

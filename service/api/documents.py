@@ -68,8 +68,8 @@ def document(kind: type[D], *sources: object, **derived: Any) -> D:
     Of several sources the first that has the attribute counts. An instant is read from the attribute with ``_s`` after the
     key, in seconds since the Unix epoch.
     """
-    # A row's own methods hide columns such as 'count': read its mapping.
-    values = [source._mapping if isinstance(source, Row) else source for source in sources]
+    # A row's own methods hide columns such as 'count': read its mapping, as a dictionary, which is several times as fast.
+    values = [dict(source._mapping) if isinstance(source, Row) else source for source in sources]
     found: dict[str, Any] = {}
     for key, name, is_time in _keys(cast(Hashable, kind)):
         if key in derived:
@@ -82,7 +82,7 @@ def document(kind: type[D], *sources: object, **derived: Any) -> D:
 
 def _read(sources: Sequence[object], name: str) -> Any:
     for source in sources:
-        if isinstance(source, RowMapping):
+        if isinstance(source, dict | RowMapping):
             if name in source:
                 return source[name]
         elif hasattr(source, name):

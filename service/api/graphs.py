@@ -227,7 +227,18 @@ def _layers_graph(
         faults.add("must have a layer that takes time", "graph", "layers")
     if broken:
         return None
-    layers = [Layer(**layer.model_dump()) for layer in body.layers]
+    # One by one, and not by model_dump: graphs have hundreds of layers.
+    layers = [
+        Layer(
+            each.name,
+            each.forward_s,
+            each.backward_s,
+            each.parameter_bytes,
+            each.activation_bytes,
+            each.tensor_bytes,
+        )
+        for each in body.layers
+    ]
     try:
         graph = layer_graph(layers, [(tail, head) for tail, head in body.edges])
     except GraphError as error:

@@ -9,6 +9,7 @@ Every change goes through here, so the audit log is written here, in the transac
 """
 
 import hashlib
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ from service.db.tables import IDEMPOTENCY_KEYS
 from service.engine.crash_points import CrashPoint, reached
 
 KEY_LENGTH_MAX = 255
+_KEY_PATTERN = r"^[\x21-\x7e]+$"
 REPLAYED_HEADER = "Idempotent-Replayed"
 
 
@@ -89,28 +91,35 @@ class KeyedRequest:
     target: str = ""
 
 
-async def _keyed_request(
+async def keyed_request(
     request: Request,
     idempotency_key: Annotated[
         str | None,
         Header(
             min_length=1,
             max_length=KEY_LENGTH_MAX,
-            pattern=r"^[\x21-\x7e]+$",
+            pattern=_KEY_PATTERN,
             description="Repeating a request with the same key and body returns the first response again.",
         ),
     ] = None,
 ) -> KeyedRequest:
+    """The identity of the request; ``idempotency_key`` is what its header says."""
     digest = hashlib.sha256(await request.body()).hexdigest()
     # The query is part of the request; a different order of its parts makes a different request.
-    route = f"{request.method} {request.url.path}" + (f"?{request.url.query}" if request.url.query else "")
+    query = request.scope["query_string"].decode("latin-1")
+    route = f"{request.method} {request.scope['path']}" + (f"?{query}" if query else "")
     origin = origin_of(request)
     if origin is not None and origin.identity.user is not None:
         route += f" by {origin.identity.user}"
     return KeyedRequest(idempotency_key, route, digest, origin, action_of(request), target_of(request))
 
 
-Keyed = Annotated[KeyedRequest, Depends(_keyed_request)]
+def is_key(text: str) -> bool:
+    """Whether the text may be an ``Idempotency-Key``."""
+    return len(text) <= KEY_LENGTH_MAX and re.fullmatch(_KEY_PATTERN, text) is not None
+
+
+Keyed = Annotated[KeyedRequest, Depends(keyed_request)]
 
 
 class Keys:
@@ -146,6 +155,13 @@ class Keys:
                     raise
                 return _response(stored, replayed=True)
             answer, replayed = self._once(request, effect)
+        return _response(answer, replayed=replayed)
+
+    async def run_joint(self, request: KeyedRequest, effect: "BatchedEffect[Any]") -> Response:
+        """As :meth:`run` for an effect that is prepared, without a thread that waits for the commit."""
+        with self._alone(request):
+            answer, replayed = await self._commits.run_joint(_Write(self, request, effect), self.transact)
+            reached(CrashPoint.REQUEST_COMMITTED)
         return _response(answer, replayed=replayed)
 
     def _kept(self, request: KeyedRequest) -> Answer | None:

@@ -5,7 +5,7 @@ Keys of the same name have the same meaning in both and are converted by pydanti
 
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from policies.catalogue import MODELS
 from policies.model.cluster import Cluster
@@ -31,7 +31,7 @@ SHARED = frozenset(JobBody.model_fields) & frozenset(JobSpec.__dataclass_fields_
 
 def job_spec(body: JobBody, shape: Shape) -> JobSpec:
     """The job of a checked body; ``array`` is not looked at. ``gpu_type`` is the preferred one of ``gpu_types``."""
-    shared = body.model_dump(include=set(SHARED))
+    shared = {key: _plain(getattr(body, key)) for key in SHARED}
     after = list(dict.fromkeys(entry.job for entry in body.needs if entry.when == "success"))
     after_any = dict.fromkeys(entry.job for entry in body.needs if entry.when == "any")
     named = body.graph if isinstance(body.graph, CatalogueGraphBody | StageGraphBody) else None
@@ -59,6 +59,14 @@ def job_spec(body: JobBody, shape: Shape) -> JobSpec:
             "after_any": [job for job in after_any if job not in after],
         }
     )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump()
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value
 
 
 def job_body(spec: JobSpec, cluster: Cluster) -> dict[str, Any]:

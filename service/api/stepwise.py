@@ -5,6 +5,7 @@ for a large body, and more than a minute for one that is made of faults. Here ev
 after the first hundred faults.
 """
 
+from contextlib import suppress
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -25,13 +26,17 @@ _SOME_LAYER: Final = LayerBody(name="x", forward_s=0.0, backward_s=0.0, paramete
 """In the place of an invalid layer while the rest of its job is validated."""
 
 
-def validated(document: Any, settings: Settings) -> Any:
+def validated(document: Any, settings: Settings, *, is_small: bool) -> Any:
     """The document with a :class:`JobBody` in the place of each job. Raises Problem (422) if a job has faults.
 
     What is neither a job nor a list of jobs is left for the validation of the whole body.
     """
     if not isinstance(document, dict):
         return document
+    if is_small and "jobs" not in document:
+        # At once: the parts are for large bodies, and for the list of the faults.
+        with suppress(ValidationError):
+            return _JOB.validate_python(document)
     parts = _Parts(settings)
     if "jobs" not in document:
         job = parts.job(document, ("<one>",))

@@ -35,7 +35,7 @@ from service.db import reads
 from service.db.access import seen_jobs
 from service.domain.access import NO_PROJECT, Identity
 from service.runtime.accounts import NoAccount, account_of
-from service.wire.bodies import JobBody, JobsBody
+from service.wire.bodies import CatalogueGraphBody, JobBody, JobsBody
 from service.wire.jobs import JobDocument, JobsDocument
 from service.wire.plans import JobPlanDocument
 
@@ -60,8 +60,13 @@ class Submission:
     def effect(self) -> Effect:
         """What inserts it, alone or with others."""
         if len(self.specs) <= JOINT_JOBS_MAX:
-            return BatchedEffect(self, insert)
+            return self.joint_effect
         return lambda session: BatchedEffect(self, insert)(session)
+
+    @property
+    def joint_effect(self) -> "BatchedEffect[Submission]":
+        """What inserts it with others."""
+        return BatchedEffect(self, insert)
 
 
 def parse(body: JobBody | JobsBody, caller: Identity, dependencies: ApiDependencies) -> Submission:
@@ -74,6 +79,13 @@ def parse(body: JobBody | JobsBody, caller: Identity, dependencies: ApiDependenc
         check_accounts(caller, body, dependencies.settings.run_as_users)
     plans = _plans(parsed, cluster)
     return Submission(dependencies, owned, plans, body, caller)
+
+
+def is_quickly_parsed(body: JobBody, dependencies: ApiDependencies) -> bool:
+    """Whether :func:`parse` takes well below a millisecond for a small body: it has one job, and no plan and no model of the
+    catalogue, whose layers are computed."""
+    computed = body.plan is not None or isinstance(body.graph, CatalogueGraphBody)
+    return body.array is None and not computed and dependencies.settings.run_as != "submitter"
 
 
 def in_the_name_of(caller: Identity, specs: Sequence[JobSpec], body: JobBody | JobsBody) -> list[JobSpec]:

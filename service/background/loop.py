@@ -28,6 +28,10 @@ RECONCILE_EVERY = 3
 READ_WAIT_S = 5.0
 """Longest wait of a reader for the end of a cycle. Cycles take milliseconds; loading a large state takes seconds."""
 
+REST = 3.0
+"""A cycle that a request causes begins this many times the last cycle's duration after it, or later. Under a flood of requests
+cycles so take a quarter of the interpreter, and each of them takes in more requests."""
+
 Answer = TypeVar("Answer")
 
 
@@ -137,8 +141,8 @@ class SchedulerLoop:
     def nudge(self) -> None:
         """Request a cycle soon and return at once. Calls before the next cycle begins are combined.
 
-        The pause before the cycle is as long as the last cycle, at most the poll period. Requests cause most cycles, share the
-        interpreter with them, and some of them wait for the end of a cycle.
+        The pause before the cycle is :data:`REST` times the last cycle, at most the poll period. Requests cause most cycles,
+        share the interpreter with them, and some of them wait for the end of a cycle.
         """
         if self._nudged or self._closed:
             return
@@ -205,7 +209,7 @@ class SchedulerLoop:
             self.cycle_number = outcome.number
             self.last_cycle_at_s = now_s = self._clock.now_s()
             self.last_cycle_s = now_s - began_at_s
-            self._rest_until_s = now_s + min(self.last_cycle_s, self._settings.poll_period_s)
+            self._rest_until_s = now_s + min(REST * self.last_cycle_s, self._settings.poll_period_s)
             self._failed = bool(outcome.failed)
             if outcome.failed:
                 logger.error("%s", outcome.failed)

@@ -14,12 +14,13 @@ import math
 import sqlite3
 import time
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, Protocol
 
-from sqlalchemy import Column, Connection, Engine, Integer, Table, TextClause, bindparam, event, insert, text, update
+from sqlalchemy import Column, Connection, Engine, Integer, Table, TextClause, bindparam, event, text, update
+from sqlalchemy import Dialect as EngineDialect
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import InvalidatePoolError
@@ -52,6 +53,9 @@ _JOURNAL_BYTES_MAX = 64 * 1024 * 1024
 # Other databases refuse a NaN in a document, and none reads it back: fail where it is written.
 dumps = partial(json.dumps, allow_nan=False, separators=(",", ":"))
 """The text of a JSON document as it is stored."""
+
+_STATEMENTS_MAX = 256
+"""Statements that are kept for SQLite: some for each table that rows are inserted into."""
 
 _WRITES = "sooner_writes"
 _WAIT_S = "sooner_wait_s"
@@ -190,12 +194,13 @@ def insert_rows(connection: Connection, target: Table, rows: Sequence[Mapping[st
     """Insert rows with the same columns; their ids follow their order.
 
     PostgreSQL gets all rows as one JSON document: a parameter per value would take six times as long, mostly in the driver,
-    and a new statement for each number of rows.
+    and a new statement for each number of rows. SQLite's driver gets the rows as they are: SQLAlchemy would take several times
+    as long to look at each value as SQLite takes to store it.
     """
     if rows and connection.dialect.name == "postgresql":
         connection.execute(_insert_document(target, tuple(rows[0])), {"rows": dumps(rows)})
     elif rows:
-        connection.execute(insert(target), list(rows))
+        _insert_positional(connection, target, rows)
 
 
 def insert_numbered(connection: Connection, target: Table, rows: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -206,8 +211,49 @@ def insert_numbered(connection: Connection, target: Table, rows: Sequence[Mappin
         statement = text(f'{_insert_document(target, tuple(rows[0]))} RETURNING "{target.name}".id')
         # Ids follow the order of the rows, but the server returns them in any order.
         return sorted(connection.execute(statement, {"rows": dumps(rows)}).scalars())
-    returned = insert(target).returning(target.c.id, sort_by_parameter_order=True)
-    return list(connection.execute(returned, list(rows)).scalars())
+    _insert_positional(connection, target, rows)
+    # One writer at a time: the numbers of one statement's rows are consecutive.
+    last = int(connection.exec_driver_sql("SELECT last_insert_rowid()").scalar_one())
+    return list(range(last - len(rows) + 1, last + 1))
+
+
+def _insert_positional(connection: Connection, target: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    statement, processors = _positional_insert(target, tuple(rows[0]), connection.dialect)
+    connection.exec_driver_sql(statement, _given(rows, processors))
+
+
+_Processors = Sequence[tuple[str, Callable[[Any], Any] | None]]
+"""The keys of a row in the order of a statement's places, and how the driver is given each value (None: as it is)."""
+
+
+def _given(rows: Sequence[Mapping[str, Any]], processors: _Processors) -> list[tuple[Any, ...]]:
+    return [tuple(row[key] if process is None else process(row[key]) for key, process in processors) for row in rows]
+
+
+def _processors(target: Table, columns: Mapping[str, str], dialect: EngineDialect) -> _Processors:
+    return [
+        (key, target.c[column].type.dialect_impl(dialect).bind_processor(dialect)) for key, column in columns.items()
+    ]
+
+
+@lru_cache(maxsize=_STATEMENTS_MAX)
+def _positional_insert(target: Table, names: tuple[str, ...], dialect: EngineDialect) -> tuple[str, _Processors]:
+    quoted = ", ".join(f'"{name}"' for name in names)
+    places = ", ".join("?" * len(names))
+    statement = f'INSERT INTO "{target.name}" ({quoted}) VALUES ({places})'  # noqa: S608 (our names)
+    return statement, _processors(target, {name: name for name in names}, dialect)
+
+
+@lru_cache(maxsize=_STATEMENTS_MAX)
+def _positional_update(
+    target: Table, names: tuple[str, ...], at: tuple[tuple[str, str], ...], dialect: EngineDialect
+) -> tuple[str, _Processors]:
+    columns = dict(at)
+    changed = [name for name in names if name not in columns]
+    assigned = ", ".join(f'"{name}" = ?' for name in changed)
+    same = " AND ".join(f'"{column}" = ?' for _, column in at)
+    statement = f'UPDATE "{target.name}" SET {assigned} WHERE {same}'  # noqa: S608 (our names)
+    return statement, _processors(target, {name: name for name in changed} | columns, dialect)
 
 
 def insert_missing(connection: Connection, target: Table, row: Mapping[str, Any]) -> bool:
@@ -249,6 +295,9 @@ def update_rows(
     if document is not None:
         statement = _update_document(target, tuple(rows[0]), tuple(at.items()))
         return int(connection.execute(statement, {"rows": document}).rowcount)
+    if connection.dialect.name == "sqlite":
+        direct, processors = _positional_update(target, tuple(rows[0]), tuple(at.items()), connection.dialect)
+        return int(connection.exec_driver_sql(direct, _given(rows, processors)).rowcount)
     found = [target.c[column] == bindparam(key) for key, column in at.items()]
     hit = int(connection.execute(update(target).where(*found), list(rows)).rowcount)
     return None if hit == -1 else hit

@@ -1,8 +1,9 @@
 """Group commit: small writes of one process that come at the same time become one transaction.
 
-A durable commit costs a disk flush, and a transaction costs a dozen statements, most of them the same for every write. The
-first waiting thread opens the transaction and runs the writes of all that arrived meanwhile. No write returns before the
-commit. A write that arrives alone gets a plain transaction.
+A durable commit costs a disk flush, and a transaction costs a dozen statements, most of them the same for every write. One
+thread opens the transaction and runs the writes of all that arrived meanwhile. No write returns before the commit. A write that
+arrives alone gets a plain transaction. Coroutines wait without a thread of their own: handing a write from thread to thread and
+back would cost more than the write.
 
 *Joint* writes can be combined with others of their kind into as many statements as one of them takes: submissions of jobs.
 Other writes share a transaction on SQLite alone, which has one writer at a time; each runs behind a savepoint, so that a
@@ -10,9 +11,12 @@ failing write undoes only its own part. On PostgreSQL writers run side by side, 
 write that waits for a lock would delay the others: there they get plain transactions (``python -m benchmarks.store``).
 """
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from threading import Lock
 from typing import Any, Generic, TypeVar, cast
 
@@ -38,24 +42,32 @@ Together = Callable[[Session, Sequence[Any]], Sequence[Result | Exception]]
 
 
 class _Member(Generic[Result]):
-    """One write and the thread that waits for it."""
+    """One write and who waits for it: a coroutine (``future``) or a thread."""
 
-    def __init__(self, effect: Write[Result], together: Together[Result] | None) -> None:
+    def __init__(
+        self, effect: Write[Result], together: Together[Result] | None, future: "asyncio.Future[None] | None" = None
+    ) -> None:
         self.effect = effect
         self.together = together
+        self.future = future
         self.result: Result | None = None
         self.error: BaseException | None = None
-        self.done = False
         self._wake = Lock()
         self._wake.acquire()
 
     def wait(self) -> None:
-        """Wait until the write is done, or until this thread has to commit the next group."""
+        """Wait in this thread until the write is done."""
         self._wake.acquire()
 
     def wake(self) -> None:
-        """End the wait."""
+        """End the wait of a thread."""
         self._wake.release()
+
+    def outcome(self) -> Result:
+        """The result. Raises the exception of the write, or of its transaction."""
+        if self.error is not None:
+            raise self.error
+        return cast(Result, self.result)
 
 
 class GroupCommit:
@@ -65,7 +77,8 @@ class GroupCommit:
         self._database = database
         self._mutex = Lock()
         self._waiting: deque[_Member[Any]] = deque()
-        self._led = False
+        self._committing = False
+        self._thread = ThreadPoolExecutor(1, "commit")
 
     def run(self, effect: Write[Result], together: Together[Result] | None = None) -> Result:
         """Run ``effect`` and return its result after its transaction is committed; re-raise its exception after undoing it.
@@ -79,20 +92,36 @@ class GroupCommit:
             with self._database.writing() as session:
                 return effect(session)
         member = _Member(effect, together)
+        self._add(member)
+        member.wait()
+        return member.outcome()
+
+    async def run_joint(self, effect: Write[Result], together: Together[Result]) -> Result:
+        """As :meth:`run` for a joint write. The write goes on if the coroutine is cancelled."""
+        future = asyncio.get_running_loop().create_future()
+        member = _Member(effect, together, future)
+        self._add(member)
+        await future
+        return member.outcome()
+
+    def _add(self, member: _Member[Any]) -> None:
         with self._mutex:
             self._waiting.append(member)
-            leads = not self._led
-            self._led = True
-        if not leads:
-            member.wait()
-        if not member.done:
-            self._lead()
-        if member.error is not None:
-            raise member.error
-        return cast(Result, member.result)
+            begins = not self._committing
+            self._committing = True
+        if begins:
+            self._thread.submit(self._commit_all)
 
-    def _lead(self) -> None:
-        """Commit one group, whose first member is this thread's, and hand the next group to the next waiting thread."""
+    def _commit_all(self) -> None:
+        """Commit one group after the other until no write waits."""
+        while True:
+            self._commit_group()
+            with self._mutex:
+                if not self._waiting:
+                    self._committing = False
+                    return
+
+    def _commit_group(self) -> None:
         group: list[_Member[Any]] = []
         try:
             with self._database.writing() as session:
@@ -106,15 +135,15 @@ class GroupCommit:
                     self._waiting.clear()
             for member in group:
                 member.error = member.error if member.error is not None else error
+        futures: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         for member in group:
-            member.done = True
-        with self._mutex:
-            following = self._waiting[0] if self._waiting else None
-            self._led = following is not None
-        for member in group[1:]:
-            member.wake()
-        if following is not None:
-            following.wake()
+            if member.future is None:
+                member.wake()
+            else:
+                futures.setdefault(member.future.get_loop(), []).append(member.future)
+        for loop, theirs in futures.items():
+            with suppress(RuntimeError):  # it has been closed, so nobody waits
+                loop.call_soon_threadsafe(_settle, theirs)
 
     def _fill(self, session: Session, group: list[_Member[Any]]) -> None:
         until_s = time.monotonic() + (HELD_S_MAX if self._database.one_writer else 0.0)
@@ -167,3 +196,9 @@ def _write(session: Session, members: Sequence[_Member[Any]]) -> None:
             member.error = outcome
         else:
             member.result = outcome
+
+
+def _settle(futures: "Sequence[asyncio.Future[None]]") -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)

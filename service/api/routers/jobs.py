@@ -8,27 +8,54 @@ from sqlmodel import Session
 
 from policies.lifecycle import TERMINAL, JobState
 from policies.model.ids import JobId
-from service.api.access import Caller
+from service.api.access import Caller, caller_of
 from service.api.changes import Change, ChangeRequest
-from service.api.deps import ApiDependencies, Deps
+from service.api.deps import ApiDependencies, Deps, dependencies_of, keys_of
 from service.api.documents import etag, etag_matches, job_document
-from service.api.idempotency import Answer
+from service.api.idempotency import Answer, is_key, keyed_request
 from service.api.paging import NUMBER, Page, Paging
 from service.api.parse import is_single
-from service.api.permissions import CHANGE_JOB, LIST_JOBS, READ_JOB, SUBMIT
+from service.api.permissions import CHANGE_JOB, LIST_JOBS, READ_JOB, SUBMIT, permitted
 from service.api.plans import job_plan_document
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import FilterText, JobPath, NoBody, Routes, job_or_404
-from service.api.submission import parse, wait_for_predictions
+from service.api.strict_json import LARGE_BYTES, StrictRequest, quick
+from service.api.submission import is_quickly_parsed, parse, wait_for_predictions
 from service.db import reads
 from service.engine.events import EngineRequest, RequestKind
-from service.wire.bodies import HoldBody, Id, PriorityBody, SubmissionBody
+from service.wire.bodies import HoldBody, Id, JobBody, PriorityBody, SubmissionBody
 from service.wire.jobs import AcceptedDocument, JobDocument, JobsDocument
 
 routes = Routes("jobs")
 
 
+async def _submit_one(request: StrictRequest) -> Response | None:
+    """One small job without a plan, for the leader: what most submissions are."""
+    dependencies = dependencies_of(request)
+    if request.scope["query_string"] or dependencies.scheduler.leader() is None:
+        return None
+    keys = request.headers.getlist("idempotency-key")
+    if keys and not (len(keys) == 1 and is_key(keys[0])):
+        return None
+    if not 0 < len(await request.body()) <= LARGE_BYTES:
+        return None
+    body = await request.json()
+    if not isinstance(body, JobBody) or not is_quickly_parsed(body, dependencies):
+        return None
+    await permitted(request)
+    try:
+        submission = parse(body, caller_of(request), dependencies)
+    except Problem:
+        # A repeated request has the kept answer nevertheless.
+        return None
+    keyed = await keyed_request(request, keys[0] if keys else None)
+    answer = await keys_of(request).run_joint(keyed, submission.joint_effect)
+    dependencies.scheduler.nudge()
+    return answer
+
+
 @routes.change("POST", "/jobs", SUBMIT, "Submit one job or several", JobDocument | JobsDocument, 429, status=201)
+@quick(_submit_one)
 def submit(
     caller: Caller,
     dependencies: Deps,

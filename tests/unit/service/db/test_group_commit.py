@@ -1,5 +1,6 @@
 """Group commit: writes that come together share a transaction, and none of them notices but by its speed."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
@@ -195,6 +196,40 @@ def test_joint_writes_are_made_by_one_call_on_every_database(any_database: Datab
     assert outcomes == {0: "held", 1: "n1", 2: "n2", 3: "no", 4: "n4", 5: "n5"}
     assert (calls, len(commits)) == ([5], 2)
     assert _names(any_database) == {"held", "n1", "n2", "n4", "n5"}
+
+
+def test_coroutines_share_the_commit_of_threads_and_one_that_is_cancelled_writes_nevertheless(
+    any_database: Database,
+) -> None:
+    group = GroupCommit(any_database)
+    commits: list[object] = []
+    entered, leave = threading.Event(), threading.Event()
+
+    def together(session: Session, effects: Sequence[Callable[[Session], str]]) -> list[str | Exception]:
+        return [_Refused("no") if number == 1 else effect(session) for number, effect in enumerate(effects)]
+
+    def held(session: Session) -> str:
+        entered.set()
+        assert leave.wait(60.0)
+        return _put("held")(session)
+
+    async def crowd() -> list[str | BaseException]:
+        first = asyncio.create_task(asyncio.to_thread(group.run, held, together))
+        assert await asyncio.to_thread(entered.wait, 60.0)
+        others = [asyncio.create_task(group.run_joint(_put(f"n{number}"), together)) for number in range(4)]
+        while len(group._waiting) < 4:
+            await asyncio.sleep(0)
+        others[3].cancel()
+        leave.set()
+        return await asyncio.gather(first, *others, return_exceptions=True)
+
+    event.listen(any_database.engine, "commit", commits.append)
+    first, *found, last = asyncio.run(crowd())
+    assert (first, found[0], found[2]) == ("held", "n0", "n2")
+    assert isinstance(found[1], _Refused)
+    assert isinstance(last, asyncio.CancelledError)
+    assert len(commits) == 2
+    assert _names(any_database) == {"held", "n0", "n2", "n3"}
 
 
 def _one_fails(url: str, kinds: list[str]) -> None:
