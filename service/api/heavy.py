@@ -1,6 +1,8 @@
 """Long work: routes that compute, and large bodies. It has threads of its own, so that no other request waits for it."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial, wraps
 from typing import Any, Final, TypeVar, cast, get_type_hints
 
@@ -37,6 +39,23 @@ COMPUTING: Final = Threads("threads of heavy requests", 2)
 
 PARSING: Final = Threads("threads of large bodies", 1)
 """It computes without a pause, and so delays every other thread; two of them would double that."""
+
+
+_TURN: Final = RunVar[asyncio.Lock]("turn to compute in the event loop")
+
+
+@asynccontextmanager
+async def in_turn() -> AsyncIterator[None]:
+    """Compute in the event loop, but after all who came before, and one in each pass of the loop: others are answered between."""
+    try:
+        turn = _TURN.get()
+    except LookupError:
+        turn = asyncio.Lock()
+        _TURN.set(turn)
+    async with turn:
+        # Else whoever runs in the same pass would find the lock free.
+        await asyncio.sleep(0)
+        yield
 
 
 def heavy(endpoint: Endpoint) -> Endpoint:

@@ -4,6 +4,7 @@ A list reads only the columns it shows (a spec can be large), and the newest pre
 jobs in one statement each for the whole page.
 """
 
+from collections import namedtuple
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -19,6 +20,7 @@ from sqlalchemy import (
     Select,
     Text,
     bindparam,
+    case,
     cast,
     func,
     literal,
@@ -42,6 +44,7 @@ from service.db.tables import (
     ATTEMPTS,
     CYCLES,
     EVENTS,
+    FORECASTS,
     JOBS,
     MODELS,
     PREDICTIONS,
@@ -84,17 +87,59 @@ _HELD = select(ATTEMPTS.c.job_id, ATTEMPTS.c.placement).where(
     ATTEMPTS.c.job_id.in_(_IDS), ATTEMPTS.c.state.in_(OPEN_ATTEMPTS)
 )
 
+_FORECASTS_OF = {milestone: FORECASTS.alias(milestone.value) for milestone in Milestone}
+
+
+def _one_job() -> tuple[Select[Any], dict[str, slice]]:
+    """All that the page of a job shows, as one row, and where the parts of the row are.
+
+    While other threads compute, each call of the database costs a wait for the interpreter, which takes longer than the call.
+    """
+    job_id = bindparam("id", type_=Integer)
+    newest = select(func.max(PREDICTIONS.c.id)).where(PREDICTIONS.c.job_id == job_id).scalar_subquery()
+    rows = JOBS.outerjoin(ARRAY_SPECS, ARRAY_SPECS.c.id == JOBS.c.array_id)
+    rows = rows.outerjoin(PREDICTIONS, PREDICTIONS.c.id == newest)
+    rows = rows.outerjoin(ATTEMPTS, (ATTEMPTS.c.job_id == JOBS.c.id) & ATTEMPTS.c.state.in_(OPEN_ATTEMPTS))
+    parts: dict[str, Sequence[ColumnElement[Any]]] = {"job": _JOB_COLUMNS, "prediction": _PREDICTION_COLUMNS}
+    for milestone, forecasts in _FORECASTS_OF.items():
+        of_job = (FORECASTS.c.job_id == job_id) & (FORECASTS.c.milestone == milestone.value)
+        rows = rows.outerjoin(
+            forecasts, forecasts.c.id == select(func.max(FORECASTS.c.id)).where(of_job).scalar_subquery()
+        )
+        parts[milestone.value] = list(forecasts.c)
+    parts["placement"] = [ATTEMPTS.c.placement]
+    has_plan = cast(func.coalesce(ARRAY_SPECS.c.spec, JOBS.c.spec), Text).like('%"plan":{%')
+    parts["planned"] = [case((has_plan, cast(JOBS.c.spec, Text)))]
+    at, found, selected = 0, dict[str, slice](), list[ColumnElement[Any]]()
+    for name, part in parts.items():
+        found[name] = slice(at, at + len(part))
+        at += len(part)
+        selected += part if name == "job" else [column.label(f"{name}_{i}") for i, column in enumerate(part)]
+    return select(*selected).select_from(rows).where(JOBS.c.id == job_id), found
+
+
+_ONE_JOB, _PARTS = _one_job()
+# As the rows of lists, whose attributes are their columns. (mypy takes only literal names.)
+_named: Any = namedtuple
+_PREDICTION_ROW = _named("PredictionRow", [column.name for column in _PREDICTION_COLUMNS])
+_FORECAST_ROW = _named("ForecastRow", [column.name for column in FORECASTS.c])
+
 _SERVER_NAMES = select(SERVERS.c.position, SERVERS.c.name).where(SERVERS.c.position.in_(_IDS))
 
 
 @dataclass(frozen=True, slots=True)
 class JobSummary:
-    """A job as lists and its own page show it: columns of ``jobs``, its newest prediction and forecasts, the servers it holds."""
+    """A job as lists and its own page show it: columns of ``jobs``, its newest prediction and forecasts, the servers it holds.
+
+    ``planned``: the document of its spec if that may have a training plan; None in lists. Other specs may be large and are not
+    read.
+    """
 
     job: Row[Any]
     prediction: Row[Any] | None
     servers: tuple[str, ...]
     forecasts: Mapping[Milestone, Row[Any]]
+    planned: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +156,25 @@ class JobFilter:
 
 
 def job(connection: Connection, job_id: int) -> JobSummary | None:
-    """One job, or None. Five statements at most."""
-    rows = connection.execute(select(*_JOB_COLUMNS).where(JOBS.c.id == job_id)).all()
-    return next(iter(_summaries(connection, rows)), None)
+    """One job, or None. One statement, and another one for the names of its servers if it holds any."""
+    row = connection.execute(_ONE_JOB, {"id": job_id}).one_or_none()
+    if row is None:
+        return None
+    prediction = row[_PARTS["prediction"]]
+    forecasts = {milestone: row[_PARTS[milestone.value]] for milestone in Milestone}
+    [placement], [planned] = row[_PARTS["placement"]], row[_PARTS["planned"]]
+    servers: tuple[str, ...] = ()
+    if placement is not None:
+        held = decode(Placement, placement)
+        names = server_names(connection, [held])
+        servers = tuple(names[server] for server in held.servers)
+    return JobSummary(
+        row,
+        None if prediction[0] is None else _PREDICTION_ROW(*prediction),
+        servers,
+        {milestone: _FORECAST_ROW(*told) for milestone, told in forecasts.items() if told[0] is not None},
+        planned,
+    )
 
 
 def jobs_by_id(connection: Connection, job_ids: Sequence[int]) -> list[JobSummary]:
@@ -257,13 +318,9 @@ def spec(connection: Connection, job_id: int) -> JobSpec | None:
     return None if text is None else SpecReader(connection).read(text)
 
 
-def planned_spec(connection: Connection, job_id: int) -> JobSpec | None:
-    """The spec of a job that has a training plan; None for any other job, whose spec may be large and is not read."""
-    row = JOBS.outerjoin(ARRAY_SPECS, ARRAY_SPECS.c.id == JOBS.c.array_id)
-    has_plan = cast(func.coalesce(ARRAY_SPECS.c.spec, JOBS.c.spec), Text).like('%"plan":{%')
-    text = select(cast(JOBS.c.spec, Text)).select_from(row).where(JOBS.c.id == job_id, has_plan)
-    found = connection.execute(text).scalar_one_or_none()
-    read = None if found is None else SpecReader(connection).read(found)
+def planned_spec(connection: Connection, summary: JobSummary) -> JobSpec | None:
+    """The spec of a job that has a training plan; None for any other job."""
+    read = None if summary.planned is None else SpecReader(connection).read(summary.planned)
     return read if read is not None and read.plan is not None else None
 
 

@@ -12,6 +12,7 @@ from service.api.access import Caller, caller_of
 from service.api.changes import Change, ChangeRequest
 from service.api.deps import ApiDependencies, Deps, dependencies_of, keys_of
 from service.api.documents import etag, etag_matches, job_document
+from service.api.heavy import in_turn
 from service.api.idempotency import Answer, is_key, keyed_request
 from service.api.paging import NUMBER, Page, Paging
 from service.api.parse import is_single
@@ -39,15 +40,16 @@ async def _submit_one(request: StrictRequest) -> Response | None:
         return None
     if not 0 < len(await request.body()) <= LARGE_BYTES:
         return None
-    body = await request.json()
-    if not isinstance(body, JobBody) or not is_quickly_parsed(body, dependencies):
-        return None
-    await permitted(request)
-    try:
-        submission = parse(body, caller_of(request), dependencies)
-    except Problem:
-        # A repeated request has the kept answer nevertheless.
-        return None
+    async with in_turn():
+        body = await request.json()
+        if not isinstance(body, JobBody) or not is_quickly_parsed(body, dependencies):
+            return None
+        await permitted(request)
+        try:
+            submission = parse(body, caller_of(request), dependencies)
+        except Problem:
+            # A repeated request has the kept answer nevertheless.
+            return None
     keyed = await keyed_request(request, keys[0] if keys else None)
     answer = await keys_of(request).run_joint(keyed, submission.joint_effect)
     dependencies.scheduler.nudge()
@@ -113,7 +115,7 @@ def show_job(
     cluster."""
     with dependencies.reading() as connection:
         summary = job_or_404(connection, job_id)
-        planned = reads.planned_spec(connection, job_id)
+        planned = reads.planned_spec(connection, summary)
     document = job_document(summary)
     headers = {"ETag": etag(document), "Cache-Control": "private, no-cache"}
     if if_none_match is not None and etag_matches(if_none_match, headers["ETag"]):
