@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from sqlalchemy import event, update
@@ -111,3 +112,43 @@ def test_the_speeds_of_an_ended_job_and_a_predicted_slowdown_come_back(database:
     prediction = Prediction(Estimate((3.0,), Unit.ITERATIONS, "test", slowdown=Slowdown(1.5, 2.0)))
     row = rows.prediction_values(first.id, 1, 2.0, prediction)
     assert rows.prediction_of(row).estimate == prediction.estimate  # type: ignore[arg-type]
+
+
+_POINTS = [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [],
+        [{"model_version": "a", "points": _POINTS}, {"model_version": "b", "points": [4.0, 5.0, 6.0]}],
+        [{"model_version": "a", "points": _POINTS}, {"model_version": "a", "points": _POINTS}],
+        [{"model_version": "a", "points": _POINTS}, {"model_version": "b", "points": [1.0]}],
+        [{"model_version": "a", "points": [1, 2.0]}],
+        [{"model_version": "a", "points": []}],
+    ],
+)
+def test_shadows_read_as_an_array_equal_those_read_one_by_one(items: list[Any]) -> None:
+    document = {"v": 1, "items": items}
+    read = rows._shadows(document)
+    assert list(read) == codec.decode_shadows(document)
+    assert codec.encode_shadows(tuple(read)) == codec.encode_shadows(codec.decode_shadows(document))
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        None,
+        {"v": 2, "items": [{"model_version": "a", "points": _POINTS}]},
+        {"v": 1, "items": {"model_version": "a"}},
+        {"v": 1, "items": [{"model_version": 1, "points": _POINTS}]},
+        {"v": 1, "items": [{"model_version": "a", "points": [True, 1.0]}]},
+        {"v": 1, "items": [{"model_version": "a", "points": [float("nan")]}]},
+        {"v": 1, "items": [{"model_version": "a", "points": _POINTS, "more": 1}]},
+        {"v": 1, "items": [{"model_version": "a"}]},
+        {"v": 1, "items": [1]},
+    ],
+)
+def test_shadows_that_nobody_wrote_are_refused(document: Any) -> None:
+    with pytest.raises(CodecError):
+        rows._shadows(document)
