@@ -32,6 +32,7 @@ from service.db.tables import IDEMPOTENCY_KEYS
 from service.engine.crash_points import CrashPoint, reached
 
 KEY_LENGTH_MAX = 255
+_HASHED_AT_ONCE = 2047
 _KEY_PATTERN = r"^[\x21-\x7e]+$"
 REPLAYED_HEADER = "Idempotent-Replayed"
 
@@ -78,7 +79,8 @@ class BatchedEffect(Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class KeyedRequest:
-    """The identity of a request: ``route`` is method, path, query and user, ``body_sha256`` the digest of its bytes.
+    """The identity of a request: ``route`` is method, path, query and user, ``body_sha256`` the digest of its bytes, if it
+    has a key.
 
     ``origin``, ``action`` and ``target`` are for the audit log.
     """
@@ -104,14 +106,18 @@ async def keyed_request(
     ] = None,
 ) -> KeyedRequest:
     """The identity of the request; ``idempotency_key`` is what its header says."""
-    digest = hashlib.sha256(await request.body()).hexdigest()
+    # Kept with the key alone. For larger parts the hash would give up the interpreter, and wait for it.
+    digest = hashlib.sha256()
+    body = b"" if idempotency_key is None else await request.body()
+    for at in range(0, len(body), _HASHED_AT_ONCE):
+        digest.update(body[at : at + _HASHED_AT_ONCE])
     # The query is part of the request; a different order of its parts makes a different request.
     query = request.scope["query_string"].decode("latin-1")
     route = f"{request.method} {request.scope['path']}" + (f"?{query}" if query else "")
     origin = origin_of(request)
     if origin is not None and origin.identity.user is not None:
         route += f" by {origin.identity.user}"
-    return KeyedRequest(idempotency_key, route, digest, origin, action_of(request), target_of(request))
+    return KeyedRequest(idempotency_key, route, digest.hexdigest(), origin, action_of(request), target_of(request))
 
 
 def is_key(text: str) -> bool:

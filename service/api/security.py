@@ -28,6 +28,7 @@ from service.api.peers import CLIENT_HEADER, Peers, is_from_peer
 from service.api.problems import Problem, ProblemType, response, unavailable
 from service.api.rates import Buckets
 from service.api.site import SITE_PATH
+from service.api.strict_json import StrictRoute, quickly_answered
 from service.config.environment import reached_host
 from service.config.settings import Settings
 from service.domain.access import Identity
@@ -142,6 +143,12 @@ class RequestGuard:
                 # Without a valid token too: a slow body must not hold a turn of all attempts at the address.
                 limited = await _after_body(limited)
             await ticket.wait_for_turn(is_forwarded=is_peer)
+            quick: StrictRoute | None = scope["app"].state.quick_routes.get((scope["method"], scope["path"]))
+            if quick is not None:
+                found, limited = await quickly_answered(quick, scope, limited)
+                if found is not None:
+                    await found(scope, limited, answer)
+                    return
             await self._app(scope, limited, answer)
             await self._log_refusal(scope, answer.status)
 

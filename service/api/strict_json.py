@@ -7,12 +7,15 @@ and ``Infinity`` pass as floats: the typed bodies refuse them with their JSON po
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeVar
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect
+from starlette.types import Message, Receive, Scope
 
 from service.api.admission import ticket_of
 from service.api.heavy import PARSING
@@ -112,13 +115,19 @@ class StrictRequest(Request):
         super().__init__(request.scope, request.receive)
         self._body_type = body_type
 
+    def once_more(self) -> Receive:
+        """A ``receive`` that begins with the body again, if that has been read."""
+        read = [self._body] if hasattr(self, "_body") else []
+
+        async def receive() -> Message:
+            if read:
+                return {"type": "http.request", "body": read.pop(), "more_body": False}
+            return await self.receive()
+
+        return receive
+
     async def json(self) -> Any:
         """The parsed body; a submission is also validated. A large body is read in a thread."""
-        if not hasattr(self, "_document"):
-            self._document = await self._read()
-        return self._document
-
-    async def _read(self) -> Any:
         raw = await self.body()
         if len(raw) <= LARGE_BYTES:
             return self._parsed(raw)
@@ -145,7 +154,7 @@ _QUICK: Final = "answers_quickly"
 
 
 def quick(answer: Quick) -> Callable[[Endpoint], Endpoint]:
-    """Decorates the function of a route with the answer that is tried before it."""
+    """Decorates the function of a route, whose path has no parameters, with the answer that is tried before it."""
 
     def mark(endpoint: Endpoint) -> Endpoint:
         setattr(endpoint, _QUICK, answer)
@@ -158,14 +167,38 @@ class StrictRoute(APIRoute):
     """A route that reads its body strictly."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """FastAPI's handler, given a strict request; before it the route's quick answer."""
+        """FastAPI's handler, given a strict request."""
         handler = super().get_route_handler()
-        body_type = None if self.body_field is None else self.body_field.field_info.annotation
-        tried: Quick | None = getattr(self.endpoint, _QUICK, None)
 
         async def strict(request: Request) -> Response:
-            strictly = StrictRequest(request, body_type)
-            answer = None if tried is None else await tried(strictly)
-            return await handler(strictly) if answer is None else answer
+            return await handler(StrictRequest(request, self.body_type))
 
         return strict
+
+    @property
+    def body_type(self) -> Any:
+        """The type of the body; None without one."""
+        return None if self.body_field is None else self.body_field.field_info.annotation
+
+    @property
+    def quick(self) -> Quick | None:
+        """What is tried before the route's function, if anything."""
+        found: Quick | None = getattr(self.endpoint, _QUICK, None)
+        return found
+
+
+async def quickly_answered(route: StrictRoute, scope: Scope, receive: Receive) -> tuple[Response | None, Receive]:
+    """The quick answer of the route, without the router and all that FastAPI does around a route's function, which is most of
+    the work for a small request. If there is none, a ``receive`` that gives the body once more. Raises Problem (413).
+    """
+    scope.update({"route": route, "endpoint": route.endpoint, "path_params": {}})
+    request = StrictRequest(Request(scope, receive), route.body_type)
+    try:
+        await request.body()
+    except ClientDisconnect:
+        return None, receive
+    with suppress(Problem):  # which the longer way finds again
+        found = None if route.quick is None else await route.quick(request)
+        if found is not None:
+            return found, receive
+    return None, request.once_more()
