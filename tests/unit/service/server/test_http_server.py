@@ -8,7 +8,7 @@ from pathlib import Path
 from starlette.types import Receive, Scope, Send
 
 from service.config.settings import Settings
-from service.server.http_server import HEAD_BYTES_MAX
+from service.server.http_server import HEAD_BYTES_MAX, JoinedWrites
 from tests.api.live import listening
 from tests.local_executor import wait_for
 
@@ -86,3 +86,38 @@ def test_a_client_that_reads_on_is_not(tmp_path: Path) -> None:
         assert app.ended == 0
         reader.close()
         wait_for(lambda: app.ended == 1, "the end of the answer")
+
+
+class _Sent(asyncio.Transport):
+    """Notes what is sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.sent.append(bytes(data))
+
+    def close(self) -> None:
+        self.sent.append(b"closed")
+
+
+def test_a_head_is_sent_with_its_body_or_else_in_the_next_pass_of_the_loop() -> None:
+    head = b"HTTP/1.1 200 OK\r\n\r\n"
+
+    async def answers() -> list[bytes]:
+        below = _Sent()
+        transport = JoinedWrites(below, asyncio.get_running_loop())
+        transport.write(head)
+        transport.write(b"body")
+        transport.write(b"more")
+        transport.write(head)
+        assert below.sent == [head + b"body", b"more"]
+        await asyncio.sleep(0)
+        transport.write(b"event")
+        transport.write(head)
+        transport.close()
+        await asyncio.sleep(0)
+        return below.sent
+
+    assert asyncio.run(answers()) == [b"HTTP/1.1 200 OK\r\n\r\nbody", b"more", head, b"event", head, b"closed"]
