@@ -6,8 +6,9 @@ leader may have changed the state.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from policies.decision.queue_order import QueueSlice, QueueWanted
@@ -50,6 +51,9 @@ TRAINING_CHECK_S = 60.0
 
 SHADOW_SAVED_S = 300.0
 """Period of saving the shadow's records, seconds. A service that is killed loses at most this much of them."""
+
+FIRST_CYCLE_S = 10.0
+"""Longest wait for the first cycle before a long history is read."""
 
 ONCE: dict[str, Any] = {"max_instances": 1, "coalesce": True, "misfire_grace_time": None}
 """Options of all periodic tasks: one run at a time, and a late run instead of a skipped one."""
@@ -118,7 +122,7 @@ class Leading:
         self._closing.enter_context(set_aside())
         if self._work_to_warm is not None:
             self._closing.callback(self.stack.warming.close)
-            self.stack.warming.begin(self._work_to_warm, self.loop.nudge)
+            self.stack.warming.begin(partial(self._after_first_cycle, self._work_to_warm), self.loop.nudge)
         self.loop.start()
         self._closing.callback(self.shadowing.save)
         self._closing.callback(self._simulations.close)
@@ -126,6 +130,11 @@ class Leading:
         self._closing.callback(self.loop.close)
         self._scheduler.start()
         self._closing.callback(Listener(self._context.database, self.loop.nudge).close)
+
+    def _after_first_cycle(self, work: Callable[[], None]) -> None:
+        """Reading a long history computes for seconds, and would delay the first cycle, with which the lead begins."""
+        self.loop.wait_cycle(0, FIRST_CYCLE_S)
+        work()
 
     def close(self) -> None:
         """Stop everything. Attempts run on."""

@@ -65,10 +65,11 @@ def test_a_long_queue_is_scheduled_before_the_past_is_read(
     submit(database, 4)
     driver.admit()
     submit(database, 1)
-    go_on, asked = threading.Event(), list[Any]()
+    go_on, asked, cycles_before = threading.Event(), list[Any](), list[int]()
 
     def slow(*question: Any) -> Any:
         asked.append(question[2])
+        cycles_before.append(leader.loop.wait_cycle(-1, 0.0))
         go_on.wait(60.0)
         return first_predictions(*question)
 
@@ -79,7 +80,9 @@ def test_a_long_queue_is_scheduled_before_the_past_is_read(
         leader.start()
         jobs = leader.stack.engine.world.jobs
         assert eventually(lambda: sum(job.state is not JobState.QUEUED for job in jobs.values()) == 2)
+        assert eventually(lambda: bool(cycles_before))
         assert asked == [[1, 2, 3, 4]]
+        assert cycles_before[0] >= 1
         assert JobId(5) not in jobs
         go_on.set()
         assert eventually(lambda: JobId(5) in jobs)
