@@ -78,6 +78,8 @@ def test_only_one_small_job_without_a_plan_is_parsed_in_the_event_loop(client: C
         ("quick", "", {}),
         ("query", _LONGER, {}),
         ("array", "", {"array": {"indices": [0]}}),
+        ("rack", "", {"topology": {"level": "server"}}),
+        ("shares", "", {"servers": 1}),
         ("large", "", {"labels": {f"k{number}": "x" * 200 for number in range(64)}, "command": ["x" * 16_000]}),
     ):
         assert client.post(f"/v1/jobs{path}", json=plain_job(name=name, **extra)).status_code == 201
