@@ -8,6 +8,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from policies.model.estimate import Estimate, Unit
@@ -69,7 +70,8 @@ def remaining_units(points: Sequence[float], done: float, over_run: OverRun) -> 
     return max(doubled - done, 1.0), doubled
 
 
-def gittins_units(points: Sequence[float], done: float) -> float:
+@lru_cache(maxsize=4096)
+def gittins_units(points: tuple[float, ...], done: float) -> float:
     """min over k of [ sum of (x_i - a) over a < x_i <= x_k, plus n_k (x_k - a) ] / #{ a < x_i <= x_k }, a = ``done``.
 
     ``n_k`` is the number of points beyond x_k. With one point it is x - a: SRPT. Needs a point beyond ``done``. O(M).
@@ -95,7 +97,7 @@ def _checkpoint(points: Sequence[float], done: float) -> tuple[float, float]:
     return first * CHECKPOINT_RATIO**steps, first * CHECKPOINT_RATIO ** (steps + 1)
 
 
-def distribution_units(points: Sequence[float], done: float, over_run: OverRun) -> tuple[float, int, float | None]:
+def distribution_units(points: tuple[float, ...], done: float, over_run: OverRun) -> tuple[float, int, float | None]:
     """The rank of a distribution in units, its slope, and the progress at which to compute it again.
 
     A step function of ``done``: the Gittins index at the last geometric checkpoint. Where ``done`` has just passed a

@@ -13,7 +13,6 @@ from itertools import islice
 from typing import Final
 
 import numpy as np
-from sortedcontainers import SortedList
 
 from predictor.arguments import ArgumentRuns
 from predictor.intervals import LEVELS
@@ -120,7 +119,7 @@ class ClusterLabels:
 
     def __init__(self) -> None:
         self._newest: deque[float] = deque()
-        self._ordered: SortedList = SortedList()
+        self._ordered: list[float] = []
         self._median: float | None = None
         self._quantiles: Quantiles | None = None
 
@@ -130,9 +129,9 @@ class ClusterLabels:
     def add(self, label: float) -> None:
         """One more job has ended."""
         if len(self._newest) == CLUSTER_LABELS_KEPT:
-            self._ordered.remove(self._newest.popleft())
+            del self._ordered[bisect_left(self._ordered, self._newest.popleft())]
         self._newest.append(label)
-        self._ordered.add(label)
+        insort(self._ordered, label)
         self._median = self._quantiles = None
 
     @property

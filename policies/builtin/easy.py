@@ -12,8 +12,6 @@ import math
 from dataclasses import dataclass
 from itertools import takewhile
 
-from sortedcontainers import SortedList
-
 from policies.builtin.fifo import Fifo
 from policies.decision.explain import blocked_reason
 from policies.decision.future_pool import FuturePool
@@ -28,6 +26,7 @@ from policies.options import PLACEMENT_OPTIONS, Options
 from policies.rank import OverRun, remaining_units, seconds_per_unit
 from policies.state.keys import JobKey
 from policies.state.scheduler_state import SchedulerState
+from policies.state.sorted_list import SortedList
 
 PASSING_PER_CLASS_MAX = 64
 """After this many jobs of one gang class that may not pass the head, a cycle tries no more of the class: it never scans a
@@ -54,7 +53,7 @@ class EasyState(SchedulerState):
     def __init__(self, view: ClusterView, options: Options) -> None:
         """No job runs."""
         SchedulerState.__init__(self, view, options)
-        self.ends: SortedList = SortedList()
+        self.ends: SortedList[tuple[float, JobId]] = SortedList()
         self.end_keys: dict[JobId, tuple[float, JobId]] = {}
         self.head: BlockedHead | None = None
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from sortedcontainers import SortedList
-
 from policies.builtin.sjf import Sjf
 from policies.lifecycle import TERMINAL
 from policies.model.decision import Change, ChangeKind
@@ -24,6 +22,7 @@ from policies.options import Options
 from policies.rank import Rank
 from policies.ranked import RankedPolicy
 from policies.state.scheduler_state import SchedulerState
+from policies.state.sorted_list import SortedList
 
 LEVEL_RATIO = 1.25
 """Ratio of the lengths of successive levels."""
@@ -70,7 +69,7 @@ class FairState(SchedulerState):
         """What ended jobs held, by user."""
         self.closing: dict[JobId, tuple[str, float]] = {}
         """Jobs that ended in the last decision: they count, unless their end was not committed."""
-        self.due: SortedList = SortedList()
+        self.due: SortedList[tuple[float, str]] = SortedList()
         """(next_level_s, user) where that is finite."""
         self.waiting_of: dict[str, dict[JobId, None]] = {}
         self.user_of: dict[JobId, str] = {}

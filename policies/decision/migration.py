@@ -35,7 +35,7 @@ def migrate(context: PreemptionContext, plan: Plan) -> None:
     if state.pool.total == 0:
         return
     tried = 0
-    for minus_stretch, _, job_id in list(state.placements.stretched):
+    for minus_stretch, _, job_id in state.placements.stretched:
         job = view.jobs[job_id]
         if tried == TRIED_MAX:
             return

@@ -2,10 +2,9 @@
 
 from typing import Any, NamedTuple
 
-from sortedcontainers import SortedList
-
 from policies.model.ids import JobId
 from policies.model.view import JobView
+from policies.state.sorted_list import SortedList
 
 
 class _Wait(NamedTuple):
@@ -31,12 +30,12 @@ class StarvationGuard:
         """The guarded jobs but ``extra``, and their GPUs."""
         self.guarded_gpus = 0
         self.extra: JobId | None = None
-        self.waiting_order: SortedList = SortedList()
+        self.waiting_order: SortedList[tuple[float, JobId]] = SortedList()
         """(submission time, job) of each waiting job."""
-        self.overdue_order: SortedList = SortedList()
+        self.overdue_order: SortedList[tuple[float, JobId]] = SortedList()
         """(time from which its wait counts, job) of each waiting job: the first is overdue first."""
         self._waits: dict[JobId, _Wait] = {}
-        self._ages: SortedList = SortedList()
+        self._ages: SortedList[tuple[float, JobId, int]] = SortedList()
         """(submission time, job, GPUs) of each competing job that is not in ``guarded``."""
 
     def tier(self, job: JobId) -> int:
@@ -89,7 +88,7 @@ class StarvationGuard:
         """
         entered = []
         while self._ages and self.guarded_gpus + self._ages[0][2] <= self.gpus_max:
-            _, job, gpus = self._ages.pop(0)
+            _, job, gpus = self._ages.pop_first()
             self._guard(job, gpus)
             if job == self.extra:
                 self.extra = None
@@ -109,7 +108,7 @@ class StarvationGuard:
         self.guarded[job] = gpus
         self.guarded_gpus += gpus
 
-    def _first_unguarded(self, order: SortedList) -> tuple[float, JobId] | None:
+    def _first_unguarded(self, order: SortedList[tuple[float, JobId]]) -> tuple[float, JobId] | None:
         return next((entry for entry in order if entry[1] not in self.guarded), None)
 
     def dump(self) -> dict[str, Any]:

@@ -1,10 +1,9 @@
 """Which jobs hold GPUs of which server."""
 
-from sortedcontainers import SortedList
-
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.view import JobView
+from policies.state.sorted_list import SortedList
 
 
 class PlacementIndex:
@@ -15,7 +14,7 @@ class PlacementIndex:
     def __init__(self) -> None:
         self.on_server: dict[ServerIndex, dict[JobId, bool]] = {}
         """The jobs on each server; True: the job holds GPUs of that server alone."""
-        self.stretched: SortedList = SortedList()
+        self.stretched: SortedList[tuple[float, float, JobId]] = SortedList()
         """(- stretch, submission time, job): jobs whose placement is slower than their best, the slowest first."""
         self.without_checkpoints: dict[JobId, None] = {}
         """The jobs that hold GPUs and state that they cannot checkpoint: few, as a rule."""

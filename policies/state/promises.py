@@ -13,9 +13,8 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from sortedcontainers import SortedList
-
 from policies.model.ids import JobId
+from policies.state.sorted_list import SortedList
 
 STEP = 0.01
 """How far one broken promise moves a level, divided by the share of promises to keep."""
@@ -94,8 +93,7 @@ class Record:
     def ratio(self) -> float:
         """The quantile at the level, of at least one ratio."""
         position = math.ceil(self.level * (len(self._ordered) + 1)) - 1
-        found: float = self._ordered[min(len(self._ordered) - 1, max(0, position))]
-        return found
+        return self._ordered[min(len(self._ordered) - 1, max(0, position))]
 
 
 class Calibration:

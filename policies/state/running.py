@@ -3,12 +3,12 @@
 import heapq
 import math
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
-
-from sortedcontainers import SortedList
 
 from policies.model.ids import JobId
 from policies.state.keys import JobKey, RankLine
+from policies.state.sorted_list import SortedList
 
 
 class Victim(NamedTuple):
@@ -30,7 +30,7 @@ class RunningIndex:
     __slots__ = ("_refresh_at_s", "_refreshes", "keys", "lines", "protected")
 
     def __init__(self) -> None:
-        self.lines: dict[RankLine, SortedList] = {}
+        self.lines: dict[RankLine, SortedList[JobKey]] = {}
         self.keys: dict[JobId, tuple[RankLine, JobKey]] = {}
         self.protected: dict[JobId, None] = {}
         self._refreshes: list[tuple[float, JobId]] = []
@@ -83,18 +83,21 @@ class RunningIndex:
         for line, entries in self.lines.items():
             gain = line.slope * line.gpus / cluster_gpus * now_s
             _, minus_priority, level, rank, submitted_at_s, job = entries[-1]
-            heap.append((-minus_priority, -level, -(rank + gain), -submitted_at_s, -job, len(entries) - 1, line))
+            heap.append((-minus_priority, -level, -(rank + gain), -submitted_at_s, -job, line))
         heapq.heapify(heap)
+        rests: dict[RankLine, Iterator[JobKey]] = {}
         while heap:
-            priority, minus_level, minus_rank, _, minus_job, position, line = heap[0]
+            priority, minus_level, minus_rank, _, minus_job, line = heap[0]
             yield Victim(priority, -minus_level, -minus_rank, line.gpus, JobId(-minus_job))
-            if position == 0:
+            if line not in rests:
+                rests[line] = islice(reversed(self.lines[line]), 1, None)
+            key = next(rests[line], None)
+            if key is None:
                 heapq.heappop(heap)
                 continue
             gain = line.slope * line.gpus / cluster_gpus * now_s
-            _, minus_priority, level, rank, submitted_at_s, job = self.lines[line][position - 1]
-            following = (-minus_priority, -level, -(rank + gain), -submitted_at_s, -job, position - 1, line)
-            heapq.heapreplace(heap, following)
+            _, minus_priority, level, rank, submitted_at_s, job = key
+            heapq.heapreplace(heap, (-minus_priority, -level, -(rank + gain), -submitted_at_s, -job, line))
 
     def rising(self) -> bool:
         """Whether the rank of any job rises with time. O(lines)."""

@@ -4,10 +4,9 @@ import heapq
 from collections.abc import Iterator
 from itertools import islice
 
-from sortedcontainers import SortedList
-
 from policies.model.ids import JobId
 from policies.state.keys import GangClass, JobKey, Owner
+from policies.state.sorted_list import SortedList
 
 
 class WaitingIndex:
@@ -18,7 +17,7 @@ class WaitingIndex:
     __slots__ = ("classes", "heads", "keys", "owned", "owners")
 
     def __init__(self) -> None:
-        self.classes: dict[GangClass, SortedList] = {}
+        self.classes: dict[GangClass, SortedList[JobKey]] = {}
         """The keys of each class, ascending. A class without jobs has no entry."""
         self.heads: dict[GangClass, JobKey] = {}
         self.keys: dict[JobId, tuple[GangClass, JobKey]] = {}
@@ -69,7 +68,7 @@ class WaitingIndex:
     def jobs_ahead(self, job: JobId) -> int:
         """Waiting jobs with a better key. O(gang classes x log n)."""
         key = self.keys[job][1]
-        return sum(entries.bisect_left(key) for entries in self.classes.values())
+        return sum(entries.before(key) for entries in self.classes.values())
 
     def following(self, past: JobKey | None, limit: int) -> list[JobKey]:
         """The first ``limit`` keys after ``past`` (None: from the first), in order. O((gang classes + limit) log n)."""
@@ -77,7 +76,8 @@ class WaitingIndex:
 
     def after(self, past: JobKey | None) -> Iterator[JobKey]:
         """The keys after ``past`` (None: all), in order, one after the other."""
-        return heapq.merge(*(entries.irange(past, None, inclusive=(False, False)) for entries in self.classes.values()))
+        classes = self.classes.values()
+        return heapq.merge(*(iter(keys) if past is None else keys.after(past) for keys in classes))
 
     def check(self) -> None:
         """Raise AssertionError unless classes, heads, keys and owners agree. O(n)."""

@@ -15,11 +15,10 @@ import math
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from sortedcontainers import SortedList
-
 from policies.model.ids import JobId
 from policies.model.reasons import Reason
 from policies.rank import expected_remaining_s
+from policies.state.sorted_list import SortedList
 from service.engine.limits import LimitOwner, OwnerLimit, Scope, limit_of_array, owners_of
 from service.engine.record import JobRecord
 
@@ -67,9 +66,9 @@ class Admission:
         self._charged: dict[JobId, Owners] = {}
         """Jobs whose GPUs count against the limits: those that hold GPUs, and those let through."""
         self._used: dict[LimitOwner, int] = dict.fromkeys(self._limits, 0)
-        self._through: dict[LimitOwner, SortedList] = {owner: SortedList() for owner in self._limits}
+        self._through: dict[LimitOwner, SortedList[Turn]] = {owner: SortedList() for owner in self._limits}
         self._through_turns: dict[JobId, Turn] = {}
-        self._kept: dict[Owners, SortedList] = {}
+        self._kept: dict[Owners, SortedList[Turn]] = {}
         self._kept_turns: dict[JobId, Turn] = {}
         self._too_wide: dict[JobId, None] = {}
         self._admitted: dict[JobId, JobRecord] = {}

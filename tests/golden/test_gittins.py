@@ -30,21 +30,23 @@ def brute_force(points: list[int], done: Fraction) -> Fraction:
 @given(POINTS, st.integers(0, 119))
 def test_it_is_the_least_cost_per_finished_job_over_all_stopping_points(points: list[int], halves: int) -> None:
     done = Fraction(min(halves, 2 * points[-1] - 1), 2)
-    assert gittins_units([float(p) for p in points], float(done)) == pytest.approx(float(brute_force(points, done)))
+    assert gittins_units(tuple(float(p) for p in points), float(done)) == pytest.approx(
+        float(brute_force(points, done))
+    )
 
 
 def test_by_hand() -> None:
     # Stop at 1: (1 + 3) / 3 = 4/3 a job; stop at 10: (3 + 10) / 4. Past 1, one job of 10 is left: 9.
-    assert gittins_units([1.0, 1.0, 1.0, 10.0], 0.0) == pytest.approx(4 / 3)
-    assert gittins_units([1.0, 1.0, 1.0, 10.0], 1.0) == 9.0
+    assert gittins_units((1.0, 1.0, 1.0, 10.0), 0.0) == pytest.approx(4 / 3)
+    assert gittins_units((1.0, 1.0, 1.0, 10.0), 1.0) == 9.0
     # (2 + 2) / 1 = 4 beats nothing here: (2 + 3) / 2 = 2.5.
-    assert gittins_units([2.0, 3.0], 0.0) == 2.5
+    assert gittins_units((2.0, 3.0), 0.0) == 2.5
 
 
 @given(st.floats(1.0, 1e6), st.floats(0.0, 0.999))
 @settings(max_examples=100, deadline=None)
 def test_one_point_is_what_is_left(point: float, share: float) -> None:
-    assert gittins_units([point], point * share) == pytest.approx(point * (1 - share))
+    assert gittins_units((point,), point * share) == pytest.approx(point * (1 - share))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_remaining_is_never_negative_and_past_the_estimate_never_nothing(
 @settings(max_examples=300, deadline=None)
 @given(POINTS, st.floats(0.0, 200.0))
 def test_a_distributions_rank_is_finite_positive_and_refreshed_later(points: list[int], done: float) -> None:
-    floats = [float(p) for p in points]
+    floats = tuple(float(p) for p in points)
     units, slope, refresh = distribution_units(floats, done, OverRun.DOUBLE)
     assert math.isfinite(units)
     assert units >= 0.0
@@ -98,7 +100,7 @@ def test_a_distributions_rank_is_finite_positive_and_refreshed_later(points: lis
 @given(POINTS, st.floats(0.0, 150.0))
 def test_between_two_refreshes_the_rank_stands_still(points: list[int], done: float) -> None:
     """A rebuilt index must rank a job as one that was built at the last refresh."""
-    floats = [float(p) for p in points]
+    floats = tuple(float(p) for p in points)
     units, slope, refresh = distribution_units(floats, done, OverRun.DOUBLE)
     assert refresh is not None
     later = done + (refresh - done) * 0.9
@@ -109,7 +111,7 @@ def test_between_two_refreshes_the_rank_stands_still(points: list[int], done: fl
 
 
 def test_a_job_that_passes_a_point_keeps_its_rank_for_a_quarter_more() -> None:
-    points = [100.0, 1000.0]
+    points = (100.0, 1000.0)
     before = distribution_units(points, 99.9, OverRun.DOUBLE)[0]
     for done in (100.0, 110.0, 124.9):
         assert distribution_units(points, done, OverRun.DOUBLE) == (before, 0, 100.0 * GRACE_RATIO)
