@@ -1,5 +1,6 @@
 """The few placements of a gang with a stage graph that are worth comparing, all on servers of one GPU type."""
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
@@ -30,8 +31,9 @@ _Seat = tuple[int, int, int, Counts]
 
 _Key = tuple[Gang, Link, Gangs, tuple[int, ...]]
 
-_known: dict[_Key, tuple[float, tuple[_Seat, ...]] | None] = {}
-"""Answers of :func:`fastest` on equal servers of one rack, at most ``MEMO_MAX``, the oldest dropped first."""
+_known: OrderedDict[_Key, tuple[float, tuple[_Seat, ...]]] = OrderedDict()
+"""Answers of :func:`fastest` on equal servers of one rack, infinite and empty where the gang does not fit. At most ``MEMO_MAX``,
+the oldest dropped first. Several threads use it, each step by one call."""
 
 
 def fastest(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Timed | None:
@@ -54,13 +56,13 @@ def fastest(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Time
     key = _key(cluster, gang, link, counts)
     if key is None:
         return None
-    if key in _known:
-        known = _known[key]
-        return None if known is None else (known[0], _seated(pool, gpu_type, known[1]))
+    known = _known.get(key)
+    if known is not None:
+        return (known[0], _seated(pool, gpu_type, known[1])) if known[1] else None
     found = _compared(pool, cluster, gang, gpu_type)
     if len(_known) >= MEMO_MAX:
-        del _known[next(iter(_known))]
-    _known[key] = None if found is None else (found[0], _seats(pool, gpu_type, found[1]))
+        _known.popitem(last=False)
+    _known[key] = (inf, ()) if found is None else (found[0], _seats(pool, gpu_type, found[1]))
     return found
 
 
@@ -83,10 +85,8 @@ def known_alpha_s(
     key = _key(cluster, gang, link, counts)
     if key is None:
         return inf
-    if key not in _known:
-        return None
-    known = _known[key]
-    return inf if known is None else known[0]
+    known = _known.get(key)
+    return None if known is None else known[0]
 
 
 def _key(cluster: Cluster, gang: Gang, link: Link, counts: list[int]) -> _Key | None:

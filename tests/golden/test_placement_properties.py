@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
@@ -17,6 +18,7 @@ from policies.model.ids import ServerIndex
 from policies.model.parallelism import ParallelismConfig
 from policies.model.placement import ServerShare, place
 from policies.model.plan import PipelineSchedule
+from policies.placement import candidates
 from policies.placement.candidates import _compared, fastest, known_alpha_s
 from policies.placement.exact import exact, mappings
 from policies.placement.heavy_edge import cut_bytes, heavy_edge
@@ -325,8 +327,7 @@ def test_what_is_known_of_a_changed_pool_is_what_a_search_there_finds(job, free,
 
 def test_a_search_over_several_racks_or_unequal_servers_is_not_taken_from_another() -> None:
     """Free counts alone do not say which servers share a rack, or which are slow."""
-    graph = StageGraph((Stage("s0", 1.0, 1.0, 1000, 1000),), ())
-    members = gang(graph, ParallelismConfig((4,), (1,), PipelineSchedule.PIPEDREAM, 1, False))
+    members = gang(*data_parallel(4))
     racks = ("a", "b", "b", "a")
     for order in (racks, racks[::-1], ("a", "a", "b", "b")):
         cluster = Cluster("c", tuple(Server(f"s{m}", 8, rack=rack) for m, rack in enumerate(order)))
@@ -338,3 +339,19 @@ def test_a_search_over_several_racks_or_unequal_servers_is_not_taken_from_anothe
         cluster = Cluster("c", tuple(Server(f"s{m}", 8, gpu_speed=speed) for m, speed in enumerate(speeds)))
         pool = FreePool(cluster, [2, 2, 2])
         assert fastest(pool, cluster, members, "V100") == _compared(pool, cluster, members, "V100")
+
+
+def test_no_more_searches_are_kept_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "_known", OrderedDict())
+    monkeypatch.setattr(candidates, "MEMO_MAX", 3)
+    members = gang(*data_parallel(4))
+    cluster = Cluster("c", tuple(Server(f"s{m}", 8) for m in range(5)))
+    for free in ([1, 3, 0, 0, 0], [2, 2, 0, 0, 0], [1, 1, 2, 0, 0], [1, 1, 1, 1, 0], [3, 3, 0, 0, 0], [1, 3, 0, 0, 0]):
+        pool = FreePool(cluster, free)
+        assert fastest(pool, cluster, members, "V100") == _compared(pool, cluster, members, "V100")
+    assert len(candidates._known) == 3
+
+
+def data_parallel(replicas: int) -> tuple[StageGraph, ParallelismConfig]:
+    graph = StageGraph((Stage("s0", 1.0, 1.0, 1000, 1000),), ())
+    return graph, ParallelismConfig((replicas,), (1,), PipelineSchedule.PIPEDREAM, 1, False)
