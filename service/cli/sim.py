@@ -199,11 +199,10 @@ def _outcomes(
 
 def _interrupted(made: int, runs: int, keeping: Keeping | None) -> str:
     if keeping is None:
-        return f"interrupted after {made} of {count_of(runs, 'run')}; none is kept"
-    others = "it makes the others" if not keeping.again else "without --again it makes the others"
+        return f"interrupted after {made} of {count_of(runs, 'run')}; none is kept (--out keeps them)"
+    repeat = "repeat the command" if not keeping.again else "repeat the command without --again"
     return (
-        f"interrupted: {made} of {count_of(runs, 'run')} are kept in {keeping.folder}; to continue, repeat the command:"
-        f" {others}"
+        f"interrupted: {made} of {count_of(runs, 'run')} are kept in {keeping.folder}; {repeat} to make only the others"
     )
 
 

@@ -39,8 +39,8 @@ def test_a_signal_ends_all_processes_of_a_comparison(tmp_path: Path, ending: sig
         _, stderr = running.communicate(timeout=_DEADLINE_S)
     assert running.returncode == code
     wait_for(lambda: not any(_alive(child) for child in children) or None, "the end of the workers", _DEADLINE_S)
-    kept = f"error: interrupted: 0 of 3 runs are kept in {tmp_path / 'out'}; to continue, repeat the command"
-    assert stderr.decode() == (f"{kept}: it makes the others\n" if ending is signal.SIGINT else "")
+    kept = f"error: interrupted: 0 of 3 runs are kept in {tmp_path / 'out'}; repeat the command"
+    assert stderr.decode() == (f"{kept} to make only the others\n" if ending is signal.SIGINT else "")
     assert ending is signal.SIGKILL or list((tmp_path / "out").iterdir()) == []
 
 

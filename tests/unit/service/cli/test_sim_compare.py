@@ -328,10 +328,10 @@ def test_ctrl_c_says_how_to_continue(
     result = RUNNER.invoke(app, arguments)
     assert (result.exit_code, result.stdout) == (130, "")
     if not kept:
-        assert result.stderr == "error: interrupted after 1 of 3 runs; none is kept\n"
+        assert result.stderr == "error: interrupted after 1 of 3 runs; none is kept (--out keeps them)\n"
         return
     assert result.stderr == (
-        f"error: interrupted: 1 of 3 runs are kept in {out}; to continue, repeat the command: it makes the others\n"
+        f"error: interrupted: 1 of 3 runs are kept in {out}; repeat the command to make only the others\n"
     )
     assert sorted(path.name for path in out.iterdir()) == ["las"], "the longest is the first"
     monkeypatch.undo()
