@@ -211,6 +211,15 @@ def test_one_is_counted_as_one_and_a_reason_that_repeats_the_cause_is_left_out(m
     drive(service, look)
 
 
+def test_the_strip_is_drawn_while_the_page_of_a_job_has_no_widgets_yet() -> None:
+    async def look(app: Top, pilot: Pilot[None]) -> None:
+        app._open(11)
+        app._show_strip()  # what the timer does, before the page is composed
+        await until_shown(pilot, "Job 11  train-11", "; 4 GPUs on ")
+
+    drive(small(), look)
+
+
 def test_a_page_that_is_gone_and_a_cursor_of_another_service_lead_back() -> None:
     service = FakeService([], [queued_job(number) for number in range(1, 301)])
 
