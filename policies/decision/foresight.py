@@ -6,7 +6,7 @@ jobs, until a scan acts. Where ranks rise steadily a cycle between two instants 
 """
 
 import math
-from bisect import bisect_right
+import sys
 from collections.abc import Sequence
 from copy import copy
 
@@ -187,14 +187,17 @@ def _foreseen(at_s: float, actions: Sequence[Action]) -> Foreseen:
     )
 
 
+_AFTER_ALL = JobId(sys.maxsize)
+"""Larger than any job's."""
+
+
 def _ends_at_s(options: Options, view: ClusterView, state: SchedulerState) -> float:
     """When something is certain to change that the scans do not follow: the guarded jobs, levels of projects, reservations."""
     now_s, changes_s = view.now_s, [state.own_change_s()]
     if state.guard.gpus_max > 0.0:
-        order = state.guard.overdue_order
-        position = bisect_right(order, now_s - options.guard_wait_s, key=lambda entry: entry[0])
-        if position < len(order):
-            changes_s.append(order[position][0] + options.guard_wait_s)
+        following = state.guard.overdue_order.after((now_s - options.guard_wait_s, _AFTER_ALL))
+        if (entry := next(following, None)) is not None:
+            changes_s.append(entry[0] + options.guard_wait_s)
         changes_s.append(turn_ends_at_s(options, view, state))
     if state.shares is not None:
         changes_s.append(state.shares.next_s())
