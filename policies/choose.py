@@ -136,7 +136,7 @@ def _find(
     return found
 
 
-def known_alpha_s(pool: FreePool, cluster: Cluster, spec: JobSpec, free: Mapping[ServerIndex, int]) -> float | None:
+def known_iteration_s(pool: FreePool, cluster: Cluster, spec: JobSpec, free: Mapping[ServerIndex, int]) -> float | None:
     """``iteration_s`` of what :func:`find` would find if these servers, of the job's GPU type, had so many GPUs free.
 
     Infinite if the gang would not fit; None if that is not known without a search.

@@ -1,6 +1,6 @@
 """The pool of free GPUs after the end of jobs that are being stopped, and of further jobs."""
 
-from policies.choose import Candidate, consolidated, free_for, known_alpha_s
+from policies.choose import Candidate, consolidated, free_for, known_iteration_s
 from policies.decision.preemption import PreemptionContext
 from policies.model.ids import JobId, ServerIndex
 from policies.model.resources import NOTHING, Amounts, taken_by
@@ -110,8 +110,8 @@ class FuturePool:
         self._pool.set_spare(server, after)
 
 
-def known_alpha_without_s(context: PreemptionContext, job: JobView) -> float | None:
-    """alpha(x) of what a :class:`FuturePool` without leaving jobs would find for the running job once its own GPUs are free.
+def known_fit_s(context: PreemptionContext, job: JobView) -> float | None:
+    """``iteration_s`` of what :meth:`FuturePool.fit` would find for the running job if its own GPUs became free, and no others.
 
     Infinite if it would find nothing, None if that is not known without a search. O(levels + servers of the job).
     """
@@ -126,4 +126,4 @@ def known_alpha_without_s(context: PreemptionContext, job: JobView) -> float | N
         for share in job.placement.shares
         if view.usable_gpus(share.server)
     }
-    return known_alpha_s(state.pool, view.cluster, job.spec, free)
+    return known_iteration_s(state.pool, view.cluster, job.spec, free)

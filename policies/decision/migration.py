@@ -7,7 +7,7 @@ queue and starts again in rank order, as after any preemption.
 """
 
 from policies.choose import CONSOLIDATED_RATIO
-from policies.decision.future_pool import FuturePool, known_alpha_without_s
+from policies.decision.future_pool import FuturePool, known_fit_s
 from policies.decision.plan import Plan
 from policies.decision.preemption import PreemptionContext
 from policies.model.cluster import Cluster
@@ -56,7 +56,7 @@ def _better_stretch(context: PreemptionContext, job: JobView) -> float | None:
     """The stretch of a consolidated placement on GPUs that are free or its own; None where there is none."""
     times = job.iteration_times
     assert times is not None
-    known_s = known_alpha_without_s(context, job)
+    known_s = known_fit_s(context, job)
     if known_s is not None:
         return known_s / times.min_s if known_s <= CONSOLIDATED_RATIO * times.min_s else None
     with FuturePool(context, with_leaving=False) as pool:

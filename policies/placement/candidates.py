@@ -10,7 +10,7 @@ from policies.model.cluster import Cluster, Gangs
 from policies.model.ids import ServerIndex
 from policies.model.placement import Placement, ServerShare, place
 from policies.placement import shapes
-from policies.placement.fleet import fleet_of
+from policies.placement.fleet import common_link, fleet_of
 from policies.placement.iteration import Counts, Gang, Link, link_of, seconds, straddles
 from policies.placement.mapping import MEMO_MAX, mapped
 from policies.placement.packing import Rows
@@ -49,7 +49,7 @@ def fastest(pool: FreePool, cluster: Cluster, gang: Gang, gpu_type: str) -> Time
     server = pool.best_fit(gang.gpus, gpu_type)
     if server is not None:
         return timed(cluster, gang, [(server, gang.gpus)], [gang.replicas])
-    link = fleet_of(cluster).common_link(gpu_type)
+    link = common_link(fleet_of(cluster), gpu_type)
     counts = pool.counts(gpu_type)
     if link is None or counts is None:
         return _compared(pool, cluster, gang, gpu_type)
@@ -72,7 +72,7 @@ def known_alpha_s(
     """alpha(x) of what :func:`fastest` would find if these servers of the type had so many GPUs free; infinite if the gang would
     not fit, None if that is not known without a search. O(levels + ``free``).
     """
-    link = fleet_of(cluster).common_link(gpu_type)
+    link = common_link(fleet_of(cluster), gpu_type)
     counts = pool.counts(gpu_type)
     if link is None or counts is None:
         return None

@@ -22,10 +22,6 @@ class Fleet:
         """The links of all classes of the type (None: of every type)."""
         return [link_of(server) for server, _ in self.classes if gpu_type in (None, server.gpu_type)]
 
-    def common_link(self, gpu_type: str) -> Link | None:
-        """The link of all servers of the type; None if they differ."""
-        return _common_link(self, gpu_type)
-
     def empty(self, gpus: int) -> tuple[Cluster, FreePool]:
         """A small cluster with all GPUs free on which a gang of ``gpus`` finds what it would find on the whole one.
 
@@ -38,7 +34,8 @@ class Fleet:
 
 
 @lru_cache(maxsize=256)
-def _common_link(fleet: Fleet, gpu_type: str) -> Link | None:
+def common_link(fleet: Fleet, gpu_type: str) -> Link | None:
+    """The link of all servers of the type; None if they differ."""
     links = set(fleet.links(gpu_type))
     return links.pop() if len(links) == 1 else None
 

@@ -85,6 +85,7 @@ class RunningIndex:
             _, minus_priority, level, rank, submitted_at_s, job = entries[-1]
             heap.append((-minus_priority, -level, -(rank + gain), -submitted_at_s, -job, line))
         heapq.heapify(heap)
+        # Only for lines that are followed: most decisions look at the first jobs alone.
         rests: dict[RankLine, Iterator[JobKey]] = {}
         while heap:
             priority, minus_level, minus_rank, _, minus_job, line = heap[0]

@@ -46,7 +46,7 @@ class SortedList(Generic[Value]):
             yield from reversed(block)
 
     def __getitem__(self, position: int) -> Value:
-        """O(1) for the first and the last value, else O(n / BLOCK). Raises IndexError beyond the ends."""
+        """O(1) for the first and the last value, else O(position / BLOCK). Raises IndexError beyond the ends."""
         if position == 0:
             return self._blocks[0][0]
         if position == -1:

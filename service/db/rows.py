@@ -97,8 +97,8 @@ def new_job_values(spec: JobSpec, submitted_at_s: float, job: JobRecord) -> Valu
     }
 
 
-_READ = tuple(field.name for field in fields(JobRecord) if field.name != "gate")
-"""What is read, in the order of the record's fields: its last one, ``gate``, is not stored."""
+_READ = tuple(field.name for field in fields(JobRecord)[:-1])
+"""What is read, in the order of the record's fields; the last one, ``gate``, is not stored."""
 _PLACE = {name: place for place, name in enumerate(_READ)}
 _REALS = tuple(
     place

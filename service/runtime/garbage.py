@@ -1,4 +1,4 @@
-"""Garbage collection in a process that holds a large state for days.
+"""Garbage collection in a process that holds a large state, mostly for days.
 
 Python starts a full collection whenever the oldest generation has grown by a quarter. A full collection stops every thread: for
 1 to 2 s with 100,000 jobs, to find a few hundred objects that requests left. So the objects that survive a full collection are
@@ -61,6 +61,20 @@ def made_to_stay() -> Iterator[None]:
     with uncollected():
         yield
         gc.freeze()
+
+
+@contextmanager
+def frozen() -> Iterator[None]:
+    """Collect, and keep all present objects from the collector during the block, unless a caller does that already."""
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextmanager

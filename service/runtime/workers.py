@@ -5,7 +5,6 @@ of the two writes to it. A fork copies no thread, so a lock that another thread 
 process with other threads, be they of a library, starts new interpreters instead and passes what they need once to each.
 """
 
-import gc
 import math
 import os
 import pickle
@@ -15,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -23,6 +23,7 @@ from threading import Thread, current_thread, main_thread
 from types import FrameType
 from typing import Any, Generic, Literal, TypeVar
 
+from service.runtime.garbage import frozen
 from service.runtime.processes import die_with_parent
 
 _TICK_S = 0.2
@@ -138,7 +139,7 @@ def _run_here(task: Task[Value], runs: Sequence[int], watch: Watch[Value]) -> No
         waiting.remove(run)
         watch.began(run)
         try:
-            value = task(run, lambda share, run=run: watch.moved(run, share))  # type: ignore[misc]
+            value = task(run, partial(watch.moved, run))
         except Exception as error:
             watch.failed(run, error, traceback.format_exc())
         else:
@@ -170,7 +171,7 @@ class _Team(Generic[Value]):
         with ExitStack() as stack:
             if self._forks:
                 # A collection looks at every object and writes to it, and what is written is copied.
-                stack.enter_context(_frozen())
+                stack.enter_context(frozen())
                 self._source = self._task
             else:
                 # As an argument it would go through a pipe that a worker empties only when it is up: they would start in turn.
@@ -207,9 +208,11 @@ class _Team(Generic[Value]):
 
     def hear(self) -> None:
         """Tell the watch what the workers say, waiting a moment for it."""
-        talking = {worker.pipe: worker for worker in self._workers if worker.run is not None}
-        for pipe in wait(list(talking), _TICK_S):
-            self._hear(talking[pipe])  # type: ignore[index]
+        talking = [worker for worker in self._workers if worker.run is not None]
+        heard = wait([worker.pipe for worker in talking], _TICK_S)
+        for worker in talking:
+            if worker.pipe in heard:
+                self._hear(worker)
 
     def _hear(self, worker: _Worker) -> None:
         run = worker.run
@@ -247,20 +250,6 @@ class _Team(Generic[Value]):
         # The pipe then ends when the worker does.
         theirs.close()
         return worker
-
-
-@contextmanager
-def _frozen() -> Iterator[None]:
-    """Keep all present objects from the garbage collector, unless a caller does that already."""
-    if gc.get_freeze_count():
-        yield
-        return
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from policies.model.cluster import Cluster
 from policies.registry import make_policy
+from service.runtime.garbage import frozen
 from service.sim.experiment import SimulationOptions, run, run_jobs
 from service.sim.faults import FaultCounts
 from service.sim.jobs import SimJobs
@@ -114,13 +115,10 @@ def simulate(setting: Setting, plan: Plan, on_progress: Progress | None = None) 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
     """A simulation makes hardly any cyclic garbage, and looking for it again and again costs a tenth of the time."""
-    before, frozen = gc.get_threshold(), gc.get_freeze_count()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_ALLOCATIONS_A_COLLECTION, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        if not frozen:  # by a caller, for longer
-            gc.unfreeze()
+    before = gc.get_threshold()
+    with frozen():
+        gc.set_threshold(_ALLOCATIONS_A_COLLECTION, *before[1:])
+        try:
+            yield
+        finally:
+            gc.set_threshold(*before)

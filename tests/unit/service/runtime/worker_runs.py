@@ -9,9 +9,9 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from service.runtime.workers import Watch, best_method, run_each
+from service.runtime.workers import Method, Watch, best_method, run_each
 
 
 class Awkward(Exception):
@@ -73,19 +73,19 @@ class Strict(Watch[Any]):
 
 def main() -> None:
     """Print what happened, as JSON."""
-    what, method = sys.argv[1:3]
+    what, method = sys.argv[1], cast(Method, sys.argv[2])
     if what == "best":
         print(json.dumps(best_method()))
     elif what == "wait":
-        run_each(waits, range(2), 2, Strict(), method)  # type: ignore[arg-type]
+        run_each(waits, range(2), 2, Strict(), method)
     elif what == "strict":
         try:
-            run_each(task, range(3), 2, Strict(), method)  # type: ignore[arg-type]
+            run_each(task, range(3), 2, Strict(), method)
         except ValueError as error:
             print(json.dumps([str(error), os.getpid()]))
     else:
         watch = Backwards()
-        run_each(task, range(10), 3, watch, method)  # type: ignore[arg-type]
+        run_each(task, range(10), 3, watch, method)
         document = {"began": watch.began_runs, "values": watch.values, "errors": watch.errors}
         print(json.dumps({**document, "workers": len(watch.workers), "here": os.getpid() in watch.workers}))
 
