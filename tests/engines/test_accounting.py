@@ -2,12 +2,13 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from service.advice.accounting import AccountingError, AccountingStore
+from service.domain.source_rows import SkipRow
 from service.slurm.accounting import AccountedJob, answered_rows, parse_row, sacct_arguments
 from service.slurm.commands import SlurmAway, SlurmCommands
 from tests.engines.accounted_cluster import AccountedCluster
@@ -43,7 +44,17 @@ def rows_now(cluster: SlurmCluster) -> list[AccountedJob]:
     folder = os.environ.get("RECORD_ANSWERS")
     if folder:
         (Path(folder) / "sacct-22.05.8.txt").write_text(text)
-    return [parse_row(cells) for _, cells in answered_rows(text)]
+    return [row for _, cells in answered_rows(text) if (row := _whole(cells)) is not None]
+
+
+def _whole(cells: Mapping[str, str]) -> AccountedJob | None:
+    """The row, or None for one that the database is still writing: it stores a final state just before the end."""
+    try:
+        return parse_row(cells)
+    except SkipRow as reason:
+        if str(reason) != "End is not a date and time":
+            raise
+        return None
 
 
 def test_every_end_of_a_job_is_read_as_it_was(accounted: AccountedCluster, tmp_path: Path) -> None:
