@@ -83,6 +83,9 @@ def test_only_one_small_job_without_a_plan_is_parsed_in_the_event_loop(client: C
         ("large", "", {"labels": {f"k{number}": "x" * 200 for number in range(64)}, "command": ["x" * 16_000]}),
     ):
         assert client.post(f"/v1/jobs{path}", json=plain_job(name=name, **extra)).status_code == 201
+    sized = {key: value for key, value in plain_job(name="computed").items() if key != "gpus"}
+    for extra in ({"graph": {"model": "resnet50", "batch_size": 64}}, {"plan": {"model": "llama3-8b", "data": 8}}):
+        client.post("/v1/jobs", json=sized | extra)
     assert quickly == ["quick"]
 
 

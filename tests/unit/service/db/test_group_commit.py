@@ -213,7 +213,10 @@ def test_coroutines_share_the_commit_of_threads_and_one_that_is_cancelled_writes
         assert leave.wait(60.0)
         return _put("held")(session)
 
+    problems: list[object] = []
+
     async def crowd() -> list[str | BaseException]:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
         first = asyncio.create_task(asyncio.to_thread(group.run, held, together))
         assert await asyncio.to_thread(entered.wait, 60.0)
         others = [asyncio.create_task(group.run_joint(_put(f"n{number}"), together)) for number in range(4)]
@@ -228,6 +231,7 @@ def test_coroutines_share_the_commit_of_threads_and_one_that_is_cancelled_writes
     assert (first, found[0], found[2]) == ("held", "n0", "n2")
     assert isinstance(found[1], _Refused)
     assert isinstance(last, asyncio.CancelledError)
+    assert not problems
     assert len(commits) == 2
     assert _names(any_database) == {"held", "n0", "n2", "n3"}
 

@@ -199,6 +199,8 @@ def test_files_of_two_runs_are_never_taken_for_one(
     with pytest.raises(KeyboardInterrupt):
         sweep(SETTING, [after], 1, Keeping(tmp_path))
     monkeypatch.undo()
+    keys = keys_of(SETTING, [before, after])
+    assert [read_kept(tmp_path / "run", key, draw=False) for key in keys] == [None, None]
     found: list[int] = []
     for plan in (before, after):
         sweep(SETTING, [plan], 1, Keeping(tmp_path), taken_over=found.append)
