@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final, NamedTuple, overload
 
 import numpy as np
@@ -22,6 +23,10 @@ _BASIC: Final = "baseline"
 """The prefix of the shadows of experts without a model."""
 UNDECLARED: Final = "undeclared"
 """The shadow of the estimate before a declaration was mixed in; only where one was."""
+
+_ASLEEP: Final[Array] = np.full(len(LEARNT), np.nan)
+_NO_SHADOWS: Final[Array] = np.empty((0, len(LEARNT)))
+_NO_BASE: Final[Array] = np.empty(0)
 
 Baselines = dict[Unit, tuple[int, tuple[float, ...]]]
 """History bucket and the baselines' log points, per unit."""
@@ -133,14 +138,20 @@ class Revision(NamedTuple):
     points: tuple[float, ...]
 
 
+@lru_cache(maxsize=1024)
+def _one(names: tuple[str, ...]) -> tuple[str, ...]:
+    """One object for all equal ``names``: most jobs have the same."""
+    return names
+
+
 @dataclass(slots=True)
 class PendingPrediction:
     """The first prediction of a job that has not ended. About 3 kB.
 
     ``baselines`` is for both units: the baselines of both learn, whichever was predicted. ``version`` is the model that
-    served then ("": none) and ``current`` whether it is the one that serves now. ``shadow_quantiles`` are the log quantiles
-    of every shadow at the learnt levels. ``base`` are the log points before a declaration was mixed in, with their
-    ``source`` in words and whether they were ``trusted``; with the ``features`` and the last ``revision`` they serve to
+    served then ("": none) and ``current`` whether it is the one that serves now. ``shadow_logs`` (shadows, 9) are the log
+    quantiles of the shadows ``names`` at the learnt levels. ``base`` are the log points before a declaration was mixed in, with
+    their ``source`` in words and whether they were ``trusted``; with the ``features`` and the last ``revision`` they serve to
     revise the estimate while the job runs. ``as_of_s`` is when the run of the same program ended for which the job is predicted
     again; None before.
     """
@@ -150,8 +161,9 @@ class PendingPrediction:
     version: str = ""
     current: bool = True
     served_log: float | None = None
-    shadow_quantiles: dict[str, Array] = field(default_factory=dict)
-    base: Array = field(default_factory=lambda: np.empty(0))
+    names: tuple[str, ...] = ()
+    shadow_logs: Array = field(default_factory=lambda: _NO_SHADOWS)
+    base: Array = field(default_factory=lambda: _NO_BASE)
     source: str = ""
     trusted: bool = False
     features: Sequence[float] = ()
@@ -166,11 +178,11 @@ class PendingPrediction:
             kept = Shadows(tuple(each.model_version for each in kept), np.array([each.points for each in kept]))
         # Releases before the aggregation stored other points; they teach nothing.
         if kept.totals.shape[1:] == LEARNT.shape:
-            self.shadow_quantiles = dict(zip(kept.names, np.log(kept.totals), strict=True))
+            self.names, self.shadow_logs = _one(kept.names), np.log(kept.totals)
         suffix = f"/{AGGREGATION}"
-        name = next((name for name in self.shadow_quantiles if name.endswith(suffix)), "")
+        name = next((name for name in self.names if name.endswith(suffix)), "")
         self.version = name.removesuffix(suffix).removeprefix(_BASIC)
-        estimate, undeclared = prediction.estimate, self.shadow_quantiles.get(UNDECLARED)
+        estimate, undeclared = prediction.estimate, self.shadow(UNDECLARED)
         self.base = np.log(estimate.points) if undeclared is None else estimate_points(undeclared @ FROM_LEARNT)
         self.source, self.trusted = estimate.source.partition(DECLARED_WORDS)[0], estimate.trusted
         self.features = array("d", prediction.features)
@@ -179,16 +191,19 @@ class PendingPrediction:
         """The same for a job that has not reported anything."""
         return self if self.revision is None else replace(self, revision=None)
 
+    def shadow(self, name: str) -> Array | None:
+        """The log quantiles (9) of a shadow; None where there is none of that name."""
+        return self.shadow_logs[self.names.index(name)] if name in self.names else None
+
     def learnt(self, experts: Sequence[str]) -> Array:
         """The log quantiles (experts, 9) of the experts; NaN where one had no answer."""
-        asleep = np.full(len(LEARNT), np.nan)
-        names = (basic_name(name) if name in BASIC else f"{self.version}/{name}" for name in experts)
-        return np.array([self.shadow_quantiles.get(name, asleep) for name in names])
+        names = [basic_name(name) if name in BASIC else f"{self.version}/{name}" for name in experts]
+        return np.array([_ASLEEP if (logs := self.shadow(name)) is None else logs for name in names])
 
     @property
     def combined(self) -> Array | None:
         """The log quantiles (9) of the aggregation before calibration; None where nothing was served."""
-        return self.shadow_quantiles.get(aggregation_name(self.version))
+        return self.shadow(aggregation_name(self.version))
 
 
 def mark_current(pending: Sequence[PendingPrediction], version: str) -> None:

@@ -37,7 +37,7 @@ def revise(
     job can reach before it is ended.
     """
     least, named = plausible(reported.least_iterations), reported.total_iterations
-    if not pending.shadow_quantiles or least is None or named is None:
+    if not pending.names or least is None or named is None:
         return None
     before, unweighted = reported.estimate, points_in_units(pending.base, ceiling)
     if reported.iterations > least * math.exp(HELD_LOG_RATIO):
@@ -62,7 +62,7 @@ def _has_changed(reported: Reported, pending: PendingPrediction, total: float) -
     if last is not None:
         return last.points != reported.estimate.points or abs(math.log(total / last.total)) >= CHANGE_LOG_MIN
     declared = plausible(reported.request.spec.declared_iterations)
-    if declared is None or UNDECLARED not in pending.shadow_quantiles:
+    if declared is None or UNDECLARED not in pending.names:
         return True
     return abs(math.log(total / declared)) >= CHANGE_LOG_MIN
 

@@ -104,6 +104,20 @@ def _version(model: TrainedModel | None) -> str:
     return model.version if model is not None else ""
 
 
+def _filled(predictions: Iterable[tuple[JobId, Prediction]]) -> dict[JobId, PendingPrediction]:
+    """What is kept of each prediction, without its baselines. Neighbours with the very same one, the elements of an array, share
+    it.
+    """
+    found: dict[JobId, PendingPrediction] = {}
+    last: Prediction | None = None
+    for job, prediction in predictions:
+        if prediction is not last:
+            pending, last = PendingPrediction({}, prediction.estimate.unit), prediction
+            pending.fill(prediction)
+        found[job] = pending
+    return found
+
+
 def _noting_measured(ended: Iterable[EndedJob], measured: list[EndedJob]) -> Iterator[EndedJob]:
     """The same jobs; the list gets those whose speed by span is known."""
     for label in ended:
@@ -153,15 +167,16 @@ class LivePredictor:
         """Load history at start: ended jobs in any order (the newest 40,000 count) and the jobs that are unfinished now.
 
         ``predictions`` are the first ones of any of those jobs, oldest first. They are scored as if this predictor had made them,
-        so that weights and calibration are restored. The model that served must be in use already.
+        so that weights and calibration are restored. The model that served must be in use already. All three are read before
+        anything changes, and only what is kept of a prediction is in memory.
         """
         measured: list[EndedJob] = []
         rows = newest_by_submission(map(ended_row, _noting_measured(ended, measured)), ROWS_MAX)
         waiting = [request_submission(request) for request in open_jobs]
-        first = dict(predictions)
+        pending = _filled(predictions)
         with self._lock:
             baselines, late = self._replay(rows, waiting)
-            pending = self._restore(first, baselines)
+            self._restore(pending, baselines)
             for row in sorted(rows, key=lambda row: (row.ended_at_s, row.submission.job)):
                 job = JobId(row.submission.job)
                 scored = pending.get(job) or PendingPrediction(baselines.get(job, {}), Unit.SERVICE_S)
@@ -200,21 +215,15 @@ class LivePredictor:
                 found[job] = {unit: (example.bucket, example.baselines) for unit, example in examples.items()}
         return found, late
 
-    def _restore(
-        self, predictions: Mapping[JobId, Prediction], baselines: Mapping[JobId, Baselines]
-    ) -> dict[JobId, PendingPrediction]:
-        """The pending predictions."""
-        pending: dict[JobId, PendingPrediction] = {}
-        filled: dict[int, PendingPrediction] = {}
-        for job, prediction in predictions.items():
-            known, first = baselines.get(job, {}), filled.get(id(prediction))
-            if first is not None and first.baselines == known:
-                pending[job] = first
-            else:
-                pending[job] = filled[id(prediction)] = PendingPrediction(known, prediction.estimate.unit)
-                pending[job].fill(prediction)
+    def _restore(self, pending: dict[JobId, PendingPrediction], baselines: Mapping[JobId, Baselines]) -> None:
+        """Complete the pending predictions. Jobs that share one and have the same baselines still share it."""
+        for job, each in pending.items():
+            known = baselines.get(job, {})
+            if not each.baselines:
+                each.baselines = known
+            elif each.baselines != known:
+                pending[job] = replace(each, baselines=known)
         mark_current(list(pending.values()), _version(self._champion))
-        return pending
 
     def relearn(self, read: Callable[[], Iterable[EndedJob]]) -> None:
         """Replace the history by the jobs that ``read`` returns (the newest 40,000 count) and those that end meanwhile.

@@ -50,8 +50,8 @@ def warm_up(
 def _read_history(
     database: Database, predictor: LivePredictor, unfinished: Sequence[PredictionRequest], last: int
 ) -> None:
-    predictions = list(first_predictions(database, PREDICTION_ROWS_MAX, [request.job for request in unfinished]))
-    predictor.warm(list(ended_jobs(database, newest=HISTORY_ROWS_MAX, last=last)), unfinished, predictions)
+    predictions = first_predictions(database, PREDICTION_ROWS_MAX, [request.job for request in unfinished])
+    predictor.warm(ended_jobs(database, newest=HISTORY_ROWS_MAX, last=last), unfinished, predictions)
 
 
 def _keep_out_of_collection(work: Callable[[], None]) -> None:

@@ -1,11 +1,13 @@
 """Serving with a model: weights, and the effect of swapping, drifting or failing models."""
 
+import gc
 import math
+import pickle
 import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -207,7 +209,7 @@ def test_the_elements_of_an_array_share_one_prediction_and_are_scored_each(monke
     assert answers[0] == _predicted(first[0])
     assert predictor.status().pending == 9
     kept = [predictor._pending[request.job] for request in first]
-    assert all(each.features is kept[0].features and each.shadow_quantiles is kept[0].shadow_quantiles for each in kept)
+    assert all(each.features is kept[0].features and each.shadow_logs is kept[0].shadow_logs for each in kept)
     for asked_again in first:
         predictor.ended(_run(int(asked_again.job), 100.0))
     assert predictor.status().pending == 4
@@ -217,6 +219,40 @@ def _predicted(asked: PredictionRequest) -> Prediction | None:
     predictor = _warm()
     predictor.use(small_model())
     return predictor.predict(0.0, [asked])[0]
+
+
+def test_restored_elements_share_what_is_kept_where_they_saw_the_same_past() -> None:
+    past = recurring_history(240, reports=False)
+    between = ended(400, None, submitted_at_s=5e6, service_s=50.0, name="program3", user="user3", gpus=2)
+    waiting = [replace(_ask(job), submitted_at_s=at_s) for job, at_s in ((6_000, 4e6), (6_001, 4e6), (6_002, 6e6))]
+    answer = _predicted(waiting[0])
+    assert answer is not None
+    restored, alone = LivePredictor(), LivePredictor()
+    restored.warm([*past, between], waiting, [(each.job, answer) for each in waiting])
+    alone.warm([*past, between], waiting, [(each.job, replace(answer)) for each in waiting])
+    first, second, third = (restored._pending[each.job] for each in waiting)
+    assert first is second
+    assert first.shadow_logs is third.shadow_logs
+    assert first.baselines != third.baselines
+    for each in waiting:
+        assert restored._pending[each.job].baselines == alone._pending[each.job].baselines
+
+
+def test_one_stored_prediction_is_in_memory_at_a_time() -> None:
+    waiting = [_ask(job) for job in range(6_000, 6_010)]
+    answers = [answer for answer in _warm().predict(0.0, waiting) if answer is not None]
+    assert len(answers) == len(waiting)
+    stored = [(each.job, pickle.dumps(answer)) for each, answer in zip(waiting, answers, strict=True)]
+    del answers
+    alive: list[int] = []
+
+    def read() -> Iterator[tuple[JobId, Prediction]]:
+        for job, answer in stored:
+            alive.append(sum(isinstance(each, Prediction) for each in gc.get_objects()))
+            yield job, pickle.loads(answer)
+
+    LivePredictor().warm(recurring_history(240, reports=False), waiting, read())
+    assert max(alive) <= min(alive) + 2
 
 
 def test_elements_whose_array_has_no_id_yet_are_predicted_alone() -> None:
