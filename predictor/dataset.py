@@ -107,9 +107,9 @@ def replay(
     """Stream ended jobs (sorted by submission) through ``knowledge`` and yield each one's labelled examples.
 
     At every submission exactly the jobs with end <= submission are known. Memory: the jobs open at one time, not the rows.
-    The last ends are applied too, so afterwards ``knowledge`` is that of a service that saw these jobs. ``before_end`` is called
-    with each job just before its end is known. Raises ValueError for rows out of order: their features would depend on the
-    future.
+    The last ends are applied too, so afterwards ``knowledge`` is that of a service that saw these jobs. One that ends at infinity
+    stays open. ``before_end`` is called with each job just before its end is known. Raises ValueError for rows out of order:
+    their features would depend on the future.
     """
     ends: list[tuple[float, int, EndedRow]] = []
     newest_s = -math.inf
@@ -133,7 +133,7 @@ def replay(
         knowledge.submit(submission)
         heappush(ends, (row.ended_at_s, submission.job, row))
         yield row, examples
-    while ends:
+    while ends and ends[0][0] < math.inf:
         _end(heappop(ends)[2], knowledge, before_end)
 
 

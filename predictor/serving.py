@@ -186,7 +186,6 @@ class LivePredictor:
             for label in sorted(measured, key=lambda label: (label.ended_at_s, label.job)):
                 self._learn_speed(label)
             for submission in waiting:
-                self._knowledge.submit(submission)
                 if JobId(submission.job) in pending:
                     self._pending[JobId(submission.job)] = pending[JobId(submission.job)]
 
@@ -196,7 +195,7 @@ class LivePredictor:
         """Learn the rows; returns the baselines of each job and of those that wait, as they were at its submission, and how each
         job was seen at its end.
         """
-        # An unfinished job is replayed as one that never ran: nothing is learnt from it.
+        # An unfinished job is replayed as one that never ends: it stays open, and nothing is learnt from it.
         unfinished = [EndedRow(submission, math.inf, None, 0.0) for submission in waiting]
         stream = sorted((*rows, *unfinished), key=lambda row: (row.submission.submitted_at_s, row.submission.job))
         found: dict[JobId, Baselines] = {}
