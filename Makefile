@@ -10,9 +10,9 @@ DEV_STAMP := $(VENV)/.installed-dev
 demo: $(RUN_STAMP)
 	$(BIN)/sooner demo
 
-# Two at once, whole files at a time, so that what a file's tests share is made once: first the tests that compute, then those
-# with services, which mostly wait. In the end those that ask how long something takes, alone.
-TWO = -n 2 --dist loadfile
+# Two at once, whole files at a time, so that what a file's tests share is made once, in the order of tests/conftest.py: first the
+# tests that compute, then those with services, which mostly wait. In the end those that ask how long something takes, alone.
+TWO = -n 2 --dist loadfile --no-loadscope-reorder
 test: $(DEV_STAMP) format lint types imports
 	failed=0; \
 	$(BIN)/python -m pytest $(TWO) -m "not services and not alone and not engines and not web" || failed=1; \

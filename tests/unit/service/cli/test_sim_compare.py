@@ -78,6 +78,7 @@ def test_processes_change_nothing(tmp_path: Path) -> None:
 
 
 def test_the_collector_of_garbage_is_left_as_it_was() -> None:
+    gc.unfreeze()
     before = gc.get_threshold()
     compare(_setting(), PLANS[:1], 1)
     with pytest.raises(PredictorNameError):
