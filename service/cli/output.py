@@ -4,6 +4,7 @@ Standard output holds the answer and nothing else; notes, progress and errors go
 """
 
 import json
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 WATCH_PERIOD_S = 2.0
 CLEAR_SCREEN = "\x1b[2J\x1b[H"
+_GAP = 2
+"""Spaces between two columns."""
 _WIDTH_UNLIMITED = 10_000
 """Columns of a table that goes into a file or a pipe: nothing is cut off there."""
 
@@ -188,6 +191,18 @@ def print_accepted(accepted: Mapping[str, Mapping[str, Any]], as_json: bool) -> 
             typer.echo(printable(f"warning: {warning}"), err=True)
 
 
+def fitting(columns: Sequence[Column[Row]], rows: Sequence[Row], least: int) -> Sequence[Column[Row]]:
+    """The first columns, as many as a terminal has room for, but ``least`` in any case; elsewhere all."""
+    if not sys.stdout.isatty():
+        return columns
+    room = shutil.get_terminal_size().columns + _GAP
+    for count, column in enumerate(columns):
+        room -= max(map(len, (column.header, *map(column.text, rows)))) + _GAP
+        if room < 0 and count >= least:
+            return columns[:count]
+    return columns
+
+
 def print_table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> None:
     """A plain aligned table; on a terminal it is cut to the window, elsewhere nothing is cut."""
     from rich.console import Console
@@ -206,7 +221,7 @@ def rich_table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> Any:
     from rich.text import Text
 
     headed = any(column.header for column in columns)
-    table = RichTable(box=None, pad_edge=False, show_header=headed, header_style="bold", padding=(0, 2, 0, 0))
+    table = RichTable(box=None, pad_edge=False, show_header=headed, header_style="bold", padding=(0, _GAP, 0, 0))
     texts = [[printable(column.text(row)) for row in rows] for column in columns]
     for column in columns:
         table.add_column(

@@ -5,16 +5,16 @@ Only what a simulation needs is imported: no web framework, no database, no mach
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
 from service.cli.compare import Interrupted, compare, name_of
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.options import check_file, make_folder, writing
-from service.cli.output import Column, JsonFlag, print_json, print_table
+from service.cli.output import JsonFlag, print_json
+from service.cli.result_table import cell, label, print_results
 from service.cli.sim_options import (
     InputOptions,
     OutOption,
@@ -29,7 +29,6 @@ from service.cli.sim_options import (
     policy_options,
 )
 from service.domain.counts import count_of
-from service.domain.duration import words_of
 from service.runtime.workers import WorkerLost
 from service.sim.drive import SimulationStuck
 from service.sim.jobs import bounds_of, prepare
@@ -40,14 +39,6 @@ from service.simulations.kept import InUse
 from service.simulations.runs import Finished, Plan, Setting
 from service.simulations.sweep import Failed, Keeping
 
-_COLUMNS_MAX = 6
-"""Runs that are shown side by side; more are shown one a line, with the decisive measures."""
-_DECISIVE = (
-    *("ratio_to_lower_bound", "mean_jct_s", "p99_jct_s", "mean_queueing_delay_s", "mean_slowdown"),
-    *("utilization_ratio", "preemptions", "wasted_gpu_s"),
-)
-_PROMISES = ("promises", "promises_kept_ratio", "mean_lateness_s", "mean_promised_jct_s", "promised_jct_ratio")
-"""Measures that are shown if a run promises ends."""
 _FORESEEN = (SimulationStuck, WorkerLost, MemoryError)
 """Errors of a run that need no traceback."""
 _INTERRUPTED = 130
@@ -237,46 +228,7 @@ def bounds_command(flags: InputOptions, as_json: JsonFlag = False) -> None:
         print_json(document)
         return
     for key, value in document.items():
-        typer.echo(f"{_label(key):<26}{_cell(key, value)}")
-
-
-def print_results(runs: Sequence[Finished]) -> None:
-    """One line a measure and one column a run, or the other way round where there are many runs."""
-    promised = any(run.result.promises for run in runs)
-    documents = [run.result.to_dict() | (run.faults.to_dict() if run.faults is not None else {}) for run in runs]
-    if len(runs) <= _COLUMNS_MAX:
-        wide = max(18, *(2 + len(run.result.policy) for run in runs))
-        for key in documents[0]:
-            if key != "schema" and (key not in _PROMISES or promised):
-                typer.echo(
-                    f"{_label(key):<24}" + "".join(f"{_cell(key, document[key]):>{wide}}" for document in documents)
-                )
-        return
-    keys = ["policy", "predictor"]
-    if len({run.result.seed for run in runs}) > 1:
-        keys.append("seed")
-    columns = [Column[dict[str, Any]](key, partial(_value, key)) for key in keys]
-    decisive = (*_DECISIVE, *_PROMISES[1:]) if promised else _DECISIVE
-    columns += [Column(_label(key), partial(_value, key), right=True) for key in decisive]
-    print_table(columns, documents)
-
-
-def _value(key: str, document: dict[str, Any]) -> str:
-    return _cell(key, document[key])
-
-
-def _label(key: str) -> str:
-    """The name of a value without its unit, because times are shown in words."""
-    return f"{key.removesuffix('_s')}_time" if key.endswith("_gpu_s") else key.removesuffix("_s")
-
-
-def _cell(key: str, value: object) -> str:
-    """A value of a document as text."""
-    if value is None:
-        return "-"
-    if not isinstance(value, float):
-        return str(value)
-    return words_of(value) if key.endswith("_s") else f"{value:,.3f}"
+        typer.echo(f"{label(key):<26}{cell(key, value)}")
 
 
 def _end(runs: Sequence[Finished]) -> None:

@@ -18,7 +18,8 @@ from service.cli.options import DatabaseOption, DataDirOption, NetworkOption, Se
 from service.cli.output import Column, JsonFlag, print_json, print_table, printable
 from service.cli.past import SinceOption, UntilOption, own_database, window
 from service.cli.replay import read_snapshot
-from service.cli.sim import print_results, run_all
+from service.cli.result_table import print_results
+from service.cli.sim import run_all
 from service.cli.sim_options import (
     OptionOption,
     PoliciesOption,
