@@ -1,4 +1,4 @@
-"""Prints what the database takes: submissions a second, pages, loading at start, and cycles with a long queue.
+"""Prints what the database takes: submissions a second, pages, loading and learning at start, and cycles with a long queue.
 
 python -m benchmarks.store [--database-url URL] [--finished 1000000] [--queued 100000] [--clients 16] [--seconds 5]
 
@@ -23,10 +23,12 @@ from sqlmodel import Session
 from benchmarks.calibration import calibrate, line
 from benchmarks.filling import fill
 from policies.lifecycle import JobState
+from policies.model.estimate import PredictionRequest
 from policies.model.graph import Stage, StageGraph
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from policies.model.parallelism import ParallelismConfig
+from predictor.serving import LivePredictor
 from service.db import reads
 from service.db.backup import back_up
 from service.db.check import check
@@ -37,6 +39,7 @@ from service.db.session import Database, open_database
 from service.db.store import SqlStore
 from service.engine.ports import CycleBatch, JobWrite
 from service.engine.record import JobRecord
+from service.runtime.garbage import made_to_stay
 
 PAGE = 51
 """Rows that a page of the default length reads."""
@@ -67,6 +70,7 @@ def main() -> None:
         _pages(database, unit_s)
         fill(database, arguments.queued, JobState.QUEUED)
         world = _load(database, unit_s, f"and {arguments.queued:,} queued")
+        _learn(world, unit_s)
         _cycles(database, world, unit_s)
         _keep(database, unit_s)
 
@@ -163,6 +167,17 @@ def _load(database: Database, unit_s: float, what: str) -> list[JobRecord]:
 
     _print(f"load at start, {what}", _timed(load, 3), unit_s)
     return world
+
+
+def _learn(world: Sequence[JobRecord], unit_s: float) -> None:
+    """What the predictor notes of the jobs that wait, in the background after the first cycle."""
+    requests = [PredictionRequest(job.id, job.spec, job.submitted_at_s) for job in world]
+
+    def learn() -> None:
+        with made_to_stay():
+            LivePredictor().warm((), requests)
+
+    _print(f"learn of {len(requests):,} queued", _timed(learn, 3), unit_s)
 
 
 def _pages(database: Database, unit_s: float) -> None:
