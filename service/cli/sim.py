@@ -93,7 +93,7 @@ def compare_command(
     """Simulate a workload under several policies in parallel, with everything else equal.
 
     Options after a policy's name apply to that policy only: asrpt:preemption=never. With --out, finished runs are kept:
-    the same command makes only the runs that are missing, after Ctrl-C too. Reports show the first of the --seeds.
+    the same command makes only the runs that are missing, after Ctrl-C too. Pictures show the first of the --seeds.
     """
     wanted = parse_seeds(seeds)
     plans = make_plans(policies, predictors or predictor, flags.option, flags.preemption, out, wanted)
@@ -120,10 +120,9 @@ def compare_command(
     failed = [each for each in outcomes if isinstance(each, Failed)]
     if not finished:
         _end_failed(failed, plans)
-    results = [each.result for each in finished]
     _write(finished, setting, out, html, png)
     if as_json:
-        print_json(comparison_dict(results))
+        print_json(comparison_dict([each.result for each in finished]))
     else:
         print_results(finished)
     if failed:
@@ -135,17 +134,18 @@ def _write(
     finished: Sequence[Finished], setting: Setting, out: Path | None, html: Path | None, png: Path | None
 ) -> None:
     """The files of the whole comparison."""
+    results = [each.result for each in finished]
     if out is not None:
         from service.cli.comparison_files import write_summaries
 
         with writing("--out"):
-            write_summaries([each.result for each in finished], out)
+            write_summaries(results, out)
     drawn = [each.figures for each in finished if each.figures is not None]
     if html is not None and drawn:
         from service.reports.comparison import comparison_html
 
         with writing("--html"):
-            html.write_text(comparison_html(drawn, setting.workload.name, setting.cluster), encoding="utf-8")
+            html.write_text(comparison_html(drawn, setting.workload.name, setting.cluster, results), encoding="utf-8")
     if png is not None and drawn:
         from service.cli.comparison_files import write_pngs
         from service.reports.comparison_charts import charts

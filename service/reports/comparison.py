@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from policies.model.cluster import Cluster
 from service.domain.duration import words_of
@@ -11,6 +11,7 @@ from service.reports.comparison_data import RunFigures, main_runs
 from service.reports.comparison_story import sensitivity, story
 from service.reports.page import page, pictures, table, table_row
 from service.sim.results import Result
+from service.sim.seeds import WORDS, over_seeds, ratio_words
 
 
 class _Measure(NamedTuple):
@@ -45,8 +46,11 @@ _PROMISES = (
 """Shown if a run promises ends."""
 
 
-def comparison_html(runs: Sequence[RunFigures], workload: str, cluster: Cluster) -> str:
-    """The page: the winner and why, every measure by run, then the pictures."""
+def comparison_html(runs: Sequence[RunFigures], workload: str, cluster: Cluster, results: Sequence[Result] = ()) -> str:
+    """The page: the winner and why, every measure by run, then the pictures. ``runs`` have one seed.
+
+    ``results`` are those of all runs; where they have several seeds, a table shows the means over these.
+    """
     first = runs[0].result
     predictors = list(dict.fromkeys(run.result.predictor for run in runs))
     about = (
@@ -62,8 +66,24 @@ def comparison_html(runs: Sequence[RunFigures], workload: str, cluster: Cluster)
     return page(
         "Comparison of policies",
         about,
-        f"{story_html}{_table(runs, several)}{'' if several else _HINT}{pictures(charts(runs, cluster))}",
+        f"{story_html}{_table(runs, several)}{'' if several else _HINT}{_seeds_table(results, first.seed, several)}"
+        f"{pictures(charts(runs, cluster))}",
     )
+
+
+def _seeds_table(results: Sequence[Result], drawn: int, several: bool) -> str:
+    shown = over_seeds([result.to_dict() for result in results])
+    if not shown or "seeds" not in shown[0]:
+        return ""
+    rows = []
+    for document in shown:
+        name = f"{document['policy']} ({document['predictor']})" if several else document["policy"]
+        first = f"<td>{document['seeds']}</td><td>{ratio_words(document)}</td>"
+        rows.append(table_row(name, first + _cells(document, _MEASURES)))
+    seeds = sorted({result.seed for result in results})
+    note = f"{WORDS} The rest of this page shows seed {drawn}."
+    columns = ("Policy", "Seeds", "Ratio to the bound", *(measure.title for measure in _MEASURES))
+    return f"<h2>Over {len(seeds)} seeds</h2>\n{table(note, columns, rows)}"
 
 
 def _table(runs: Sequence[RunFigures], several: bool) -> str:
@@ -78,7 +98,8 @@ def _table(runs: Sequence[RunFigures], several: bool) -> str:
         width = 0.0 if ratio is None else 7.0 * ratio / longest
         bar = f'<td>{number}</td><td class="bar"><span style="width: {width:.2f}rem"></span></td>'
         is_best = ratio is not None and ratio == best
-        rows.append(table_row(run_name(run, several), bar + _cells(run.result, measures), best=is_best))
+        cells = _cells(run.result.to_dict(), measures)
+        rows.append(table_row(run_name(run, several), bar + cells, best=is_best))
     note = (
         "Mean JCT over the lower bound: 1 is out of reach for most workloads, and less is impossible. The least is in bold. "
         "Slowdown is JCT over the run time at the best placement (of at least 10 s). The pointer on a time shows it in "
@@ -91,10 +112,10 @@ def _table(runs: Sequence[RunFigures], several: bool) -> str:
     return table(note, ("Policy", "Ratio to the bound", "", *(measure.title for measure in measures)), rows)
 
 
-def _cells(result: Result, measures: Sequence[_Measure]) -> str:
+def _cells(document: dict[str, Any], measures: Sequence[_Measure]) -> str:
     cells = []
     for measure in measures:
-        value = getattr(result, measure.field)
+        value = document[measure.field]
         if value is None:
             cells.append("<td>-</td>")
         elif measure.form:

@@ -1,5 +1,6 @@
 """The report of a comparison: its figures by hand, and its sentences against the numbers."""
 
+import re
 from dataclasses import astuple, replace
 
 import numpy as np
@@ -222,6 +223,17 @@ def test_the_error_curve_appears_with_several_predictors_only() -> None:
     assert page == comparison_html(runs, "w", CLUSTER)
     assert "las (noisy:1)" in page
     assert '<p class="story">With predictor oracle: ' in page
+
+
+def test_several_seeds_have_a_table_of_their_means() -> None:
+    runs = [_figures("sjf"), _figures("las")]
+    results = [replace(run.result, seed=seed, mean_jct_s=100.0 * (seed + 1)) for run in runs for seed in (0, 1, 2)]
+    page = comparison_html(runs, "w", CLUSTER, results)
+    assert "<h2>Over 3 seeds</h2>" in page
+    assert "The rest of this page shows seed 0." in page
+    [first] = re.findall(r'<tr><th scope="row">sjf</th><td>3</td><td>([^<]*)</td><td title="([^"]*)">', page)
+    assert first == (f"{runs[0].result.ratio_to_lower_bound:,.3f} ±0.000", "200.0 s")
+    assert "Over " not in comparison_html(runs, "w", CLUSTER, [run.result for run in runs])
 
 
 def test_the_curve_of_promises_appears_where_a_run_makes_some() -> None:
