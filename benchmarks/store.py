@@ -1,4 +1,4 @@
-"""Prints what the database takes: submissions a second, pages, loading and learning at start, and cycles with a long queue.
+"""Prints what the database takes: submissions a second, pages, loading at start, and cycles with a long queue.
 
 python -m benchmarks.store [--database-url URL] [--finished 1000000] [--queued 100000] [--clients 16] [--seconds 5]
 
@@ -70,7 +70,7 @@ def main() -> None:
         _pages(database, unit_s)
         fill(database, arguments.queued, JobState.QUEUED)
         world = _load(database, unit_s, f"and {arguments.queued:,} queued")
-        _learn(world, unit_s)
+        _note_waiting(world, unit_s)
         _cycles(database, world, unit_s)
         _keep(database, unit_s)
 
@@ -169,15 +169,15 @@ def _load(database: Database, unit_s: float, what: str) -> list[JobRecord]:
     return world
 
 
-def _learn(world: Sequence[JobRecord], unit_s: float) -> None:
-    """What the predictor notes of the jobs that wait, in the background after the first cycle."""
+def _note_waiting(world: Sequence[JobRecord], unit_s: float) -> None:
+    """What the predictor reads of the jobs that wait, in the background after the first cycle."""
     requests = [PredictionRequest(job.id, job.spec, job.submitted_at_s) for job in world]
 
-    def learn() -> None:
+    def note() -> None:
         with made_to_stay():
             LivePredictor().warm((), requests)
 
-    _print(f"learn of {len(requests):,} queued", _timed(learn, 3), unit_s)
+    _print(f"predictor notes {len(requests):,} queued", _timed(note, 3), unit_s)
 
 
 def _pages(database: Database, unit_s: float) -> None:

@@ -139,7 +139,7 @@ class Revision(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _one(names: tuple[str, ...]) -> tuple[str, ...]:
+def _interned(names: tuple[str, ...]) -> tuple[str, ...]:
     """One object for all equal ``names``: most jobs have the same."""
     return names
 
@@ -178,7 +178,7 @@ class PendingPrediction:
             kept = Shadows(tuple(each.model_version for each in kept), np.array([each.points for each in kept]))
         # Releases before the aggregation stored other points; they teach nothing.
         if kept.totals.shape[1:] == LEARNT.shape:
-            self.names, self.shadow_logs = _one(kept.names), np.log(kept.totals)
+            self.names, self.shadow_logs = _interned(kept.names), np.log(kept.totals)
         suffix = f"/{AGGREGATION}"
         name = next((name for name in self.names if name.endswith(suffix)), "")
         self.version = name.removesuffix(suffix).removeprefix(_BASIC)

@@ -43,7 +43,7 @@ def _mean(values: Sequence[Any]) -> Any:
 
 def _half_width(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    if len(known) < max(2, len(values)):
+    if len(known) < len(values) or len(known) == 1:
         return None
     # Not needed for runs with one seed, which are to start fast.
     from scipy.special import stdtrit

@@ -83,9 +83,12 @@ def test_only_one_small_job_without_a_plan_is_parsed_in_the_event_loop(client: C
         ("large", "", {"labels": {f"k{number}": "x" * 200 for number in range(64)}, "command": ["x" * 16_000]}),
     ):
         assert client.post(f"/v1/jobs{path}", json=plain_job(name=name, **extra)).status_code == 201
-    sized = {key: value for key, value in plain_job(name="computed").items() if key != "gpus"}
-    for extra in ({"graph": {"model": "resnet50", "batch_size": 64}}, {"plan": {"model": "llama3-8b", "data": 8}}):
-        client.post("/v1/jobs", json=sized | extra)
+    for extra in (
+        {"gpus": 2, "graph": {"model": "resnet50", "batch_size": 64}},
+        {"gpus": None, "plan": {"model": "gpt2-medium", "data": 2, "micro_batch": 1, "global_batch": 2}},
+    ):
+        answer = client.post("/v1/jobs", json=plain_job(name="computed", **extra))
+        assert answer.status_code == 201, answer.text
     assert quickly == ["quick"]
 
 

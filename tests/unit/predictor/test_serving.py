@@ -213,6 +213,8 @@ def test_the_elements_of_an_array_share_one_prediction_and_are_scored_each(monke
     for asked_again in first:
         predictor.ended(_run(int(asked_again.job), 100.0))
     assert predictor.status().pending == 4
+    predictor.predict(0.0, [_ask(8_001)])
+    assert predictor._pending[JobId(8_001)].names is kept[0].names, "also of another batch"
 
 
 def _predicted(asked: PredictionRequest) -> Prediction | None:

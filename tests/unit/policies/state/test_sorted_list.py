@@ -57,6 +57,17 @@ def test_the_blocks_stay_neither_large_nor_many() -> None:
     assert len(found._blocks) <= 10
 
 
+def test_a_small_block_that_joins_a_large_one_makes_two() -> None:
+    found = SortedList(range(0, 160, 10))
+    for value in range(1, 8):
+        found.add(value)
+    assert [len(block) for block in found._blocks] == [15, 8]
+    for value in range(80, 150, 10):
+        found.remove(value)
+    assert [len(block) for block in found._blocks] == [8, 8]
+    assert list(found) == [*range(8), *range(10, 80, 10), 150]
+
+
 def test_what_is_not_there_is_named() -> None:
     found = SortedList([1, 3])
     with pytest.raises(ValueError, match="2 is not in the list"):

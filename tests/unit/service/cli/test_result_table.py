@@ -10,6 +10,7 @@ from service.cli import output
 from service.cli.output import Column, fitting
 from service.cli.result_table import print_results
 from service.sim.results import Result, summarise
+from service.sim.seeds import over_seeds
 from service.simulations.runs import Finished
 
 
@@ -56,10 +57,13 @@ def test_runs_that_differ_in_their_seed_are_one_with_their_mean(capsys: pytest.C
 
 
 def test_one_run_that_left_jobs_leaves_no_mean_ratio(capsys: pytest.CaptureFixture[str]) -> None:
-    print_results([_finished("las", 0, 1.0), _finished("las", 1, None), _finished("fifo", 0, 1.5)])
+    runs = [_finished("las", 0, 1.0), _finished("las", 1, 1.2), _finished("las", 2, None), _finished("fifo", 0, 1.5)]
+    print_results(runs)
     rows = _rows(capsys)
     assert _cells(rows["ratio_to_lower_bound"]) == ["-", "1.500"]
-    assert _cells(rows["seeds"]) == ["2", "1"]
+    assert _cells(rows["seeds"]) == ["3", "1"]
+    shown = over_seeds([run.result.to_dict() for run in runs])
+    assert [(each["ratio_to_lower_bound"], each["ratio_half_width"]) for each in shown] == [(None, None), (1.5, None)]
 
 
 def test_runs_with_one_seed_each_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,3 +97,4 @@ def test_as_many_columns_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch, w
     monkeypatch.setattr(output.sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", str(wide))
     assert fitting(columns, ["x"], 1) == columns[:shown]
+    assert fitting(columns, ["x"], 2) == columns[: max(2, shown)]
