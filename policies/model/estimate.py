@@ -101,8 +101,9 @@ class Prediction:
 class EndedJob:
     """The label of an ended job, for any exit reason.
 
-    ``iterations`` is None for a job that reported no progress. ``service_s`` is productive running time.
-    ``reported_iterations`` is the least total in its progress reports; None without any.
+    ``iterations`` is None for a job that reported no progress. ``service_s`` is running time whose work counted, and after a
+    failure or a stop also that since the last checkpoint: what a job needs until it ends so. ``reported_iterations`` is the
+    least total in its progress reports; None without any.
     """
 
     job: JobId

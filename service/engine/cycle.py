@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import NamedTuple
 
 from policies.lifecycle import AttemptState, Cause, JobState, check_attempt_transition, check_transition
 from policies.model.cluster import Server
@@ -43,6 +44,13 @@ class EngineSettings:
     """Share of the servers that answer and that no sign of a fault drains."""
 
 
+class Reached(NamedTuple):
+    """The work of a job when an attempt of it ended. ``iterations`` None: it reports none."""
+
+    service_s: float
+    iterations: float | None
+
+
 @dataclass(slots=True)
 class Cycle:
     """The working set of one cycle. ``timer(at_s, job)`` has the engine examine the job again at that time."""
@@ -61,6 +69,8 @@ class Cycle:
     commands: list[tuple[JobId | None, Command]] = field(default_factory=list)
     handled: list[tuple[JobId | None, Report]] = field(default_factory=list)
     ended: list[JobId] = field(default_factory=list)
+    reached: dict[JobId, Reached] = field(default_factory=dict)
+    """How far jobs were when a program of theirs failed or was stopped, which took them back to their checkpoints."""
     admitted: set[JobId] = field(default_factory=set)
     totals: dict[JobId, float] = field(default_factory=dict)
     """The newest total iterations that a running job reported, or its declaration that it has exceeded."""

@@ -371,7 +371,7 @@ class Engine(Generic[State]):
 
     def _commit(self, cycle: Cycle, decision: Decision, applied: list[Action]) -> CycleOutcome:
         for job_id in cycle.ended:
-            cycle.writes[job_id].label = label_of(cycle.writes[job_id], self._world)
+            cycle.writes[job_id].label = label_of(cycle.writes[job_id], self._world, cycle.reached.get(job_id))
         with_dump = cycle.number % self.settings.dump_every_cycles == 0
         batch = CycleBatch(
             cycle=cycle.number,

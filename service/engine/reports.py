@@ -12,10 +12,10 @@ from policies.model.reasons import Reason
 from policies.throughput import alpha, iteration_time_s
 from policies.training.gpu_speed import with_assumed_speed
 from service.engine.commands import Stop
-from service.engine.cycle import Cycle
+from service.engine.cycle import Cycle, Reached
 from service.engine.estimates import note_total
 from service.engine.events import Report, ReportKind, ServerEventKind, Warned
-from service.engine.record import JobRecord
+from service.engine.record import AttemptRecord, JobRecord
 
 EXIT_YIELD = 75
 """EX_TEMPFAIL: the program has checkpointed and is ready to resume."""
@@ -219,11 +219,14 @@ def _note_span(cycle: Cycle, job: JobRecord) -> None:
         cycle.measured[job.id] = None
 
 
-def _settle_end(job: JobRecord, report: Report, keep: bool) -> None:
+def _settle_end(cycle: Cycle, job: JobRecord, report: Report, keep: bool) -> None:
     """Fix progress at an attempt's end: all of it where ``keep``, else back to the last checkpoint."""
     attempt = job.attempt
     assert attempt is not None
     job.settle(report.at_s)
+    if report.kind is ReportKind.EXITED and not keep:
+        # A lost attempt may have ended long before it was missed.
+        cycle.reached[job.id] = Reached(job.service_s, _reached_iteration(job, attempt, report))
     if report.checkpoint_iteration is not None:
         job.checkpoint_iteration = max(job.checkpoint_iteration, report.checkpoint_iteration)
     if keep:
@@ -244,9 +247,19 @@ def _settle_end(job: JobRecord, report: Report, keep: bool) -> None:
         job.service_s = job.checkpoint_service_s
 
 
+def _reached_iteration(job: JobRecord, attempt: AttemptRecord, report: Report) -> float | None:
+    if report.lost_service_s is not None:
+        # Its iteration is what is left of the progress.
+        return job.iterations if job.reports_iterations else None
+    newest = report.iteration if report.iteration is not None else attempt.last_iteration
+    if newest is not None:
+        return max(newest, attempt.resume_iteration)
+    return attempt.resume_iteration if job.reports_iterations else None
+
+
 def _exited_zero(cycle: Cycle, job: JobRecord, report: Report) -> None:
     cause = Cause.EXITED_ZERO if job.state in (JobState.STARTING, JobState.RUNNING) else Cause.FINISHED_FIRST
-    _settle_end(job, report, keep=True)
+    _settle_end(cycle, job, report, keep=True)
     job.exit_code = 0
     if job.first_started_at_s is None:
         job.first_started_at_s = report.at_s
@@ -258,7 +271,7 @@ def _ended_otherwise(cycle: Cycle, job: JobRecord, report: Report) -> None:
     yielded = report.exit_code == EXIT_YIELD
     lost_attempt = AttemptState.LOST if report.kind is ReportKind.LOST else AttemptState.FAILED
     reason = report.reason or _REASON_OF_END[report.kind]
-    _settle_end(job, report, keep=yielded)
+    _settle_end(cycle, job, report, keep=yielded)
     job.exit_code = report.exit_code
     if job.state is JobState.CANCELLING:
         _end_cancelled(cycle, job, report)

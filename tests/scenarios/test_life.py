@@ -36,6 +36,46 @@ def test_a_job_that_allows_no_retry_fails_with_the_reason_itself() -> None:
     story.crash("a").until(2).fails("a", Reason.CRASHED)
 
 
+def test_a_job_that_fails_or_is_cancelled_is_learnt_with_the_work_after_its_last_checkpoint() -> None:
+    for period_s, kept_s in ((None, 0.0), (300.0, 600.0)):
+        story = one().job("a", runs_s=1000, checkpoint_period_s=period_s, max_retries=0).until(700)
+        story.crash("a").until(700).fails("a", Reason.CRASHED)
+        assert story.record("a").service_s == kept_s
+        (label,) = story.told.learnt
+        assert (label.service_s, label.final_state, label.iterations) == (700.0, "failed", None)
+    story = one().job("a", runs_s=1000, checkpoint_period_s=600).until(800)
+    story.cancel("a").until(800).cancels("a")
+    (label,) = story.told.learnt
+    assert (label.service_s, label.final_state) == (800.0, "cancelled")
+
+
+def test_the_attempts_before_the_last_count_as_far_as_their_work_was_kept() -> None:
+    story = one().job("a", runs_s=1000, checkpoint_period_s=300, max_retries=1).until(700)
+    story.crash("a").until(700).starts("a").until(800)
+    story.crash("a").until(800).fails("a", Reason.RETRIES_EXHAUSTED)
+    (label,) = story.told.learnt
+    assert label.service_s == 600.0 + 100.0
+
+
+def test_the_iterations_of_a_failed_job_are_those_that_it_last_reported() -> None:
+    story = one().job("a", runs_s=1000, max_retries=0).until(100)
+    for at_s, iteration in ((100.0, 10.0), (200.0, 20.0)):
+        progress = Report(ReportKind.PROGRESS, at_s, story.attempt("a"), iteration=iteration, checkpoint_iteration=10.0)
+        story.says(progress).until(at_s)
+    story.says(Report(ReportKind.EXITED, 250.0, story.attempt("a"), exit_code=1)).until(250).fails("a", Reason.CRASHED)
+    (label,) = story.told.learnt
+    assert (label.iterations, label.service_s) == (20.0, 250.0)
+    assert story.record("a").iterations == 10.0
+
+
+def test_a_lost_attempt_is_learnt_as_far_as_its_work_was_kept() -> None:
+    """It may have ended long before it was missed."""
+    story = one().job("a", runs_s=1000, max_retries=0).until(1)
+    story.says(Report(ReportKind.LOST, 500.0, story.attempt("a"))).until(500).fails("a", Reason.NODE_LOST)
+    (label,) = story.told.learnt
+    assert label.service_s == 0.0
+
+
 def test_losing_a_server_uses_up_no_retry_and_causes_no_pause() -> None:
     story = cluster("2x1", policy("fifo"), settings=EngineSettings(retry_backoff_s=10.0))
     story.job("a", runs_s=1000, max_retries=0).until(1)
