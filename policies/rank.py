@@ -28,6 +28,8 @@ _HORIZON_S = 1e6
 
 _TOLERANCE = 1.0 + 1e-9
 
+_SAME_PACE = 1e-9
+
 
 class OverRun(StrEnum):
     """How to rank a job whose progress exceeds its whole estimate."""
@@ -39,10 +41,11 @@ class OverRun(StrEnum):
 
 
 class Rank(NamedTuple):
-    """``value`` in virtual seconds; ``slope``: -1 falls with progress, +1 rises with it, 0 stands still.
+    """``value`` in virtual seconds; ``slope``: -1 falls as a job at its best placement does, +1 rises as attained service does, 0
+    stands still.
 
-    While the job runs the value changes by slope x g / G a second: a policy whose ranks are seconds of the job's own time
-    gives slopes of G / g.
+    While the job runs the value changes by slope x g / G a second: at a placement that is half as fast the slope is -0.5, and a
+    policy whose ranks are seconds of the job's own time gives slopes of G / g.
 
     ``refresh_at_done``: the progress at which the value must be computed again (None: not before a change).
     """
@@ -148,9 +151,17 @@ def remaining_work_rank(job: JobView, now_s: float, gpus: int, over_run: OverRun
     points = estimate.points
     if len(points) == 1:
         units, refresh = remaining_units(points, done, over_run)
-        return Rank(units * scale, -1 if refresh is not None else +1, refresh)
-    units, slope, refresh = distribution_units(points, done, over_run)
-    return Rank(units * scale, slope, refresh)
+        slope = -1 if refresh is not None else +1
+    else:
+        units, slope, refresh = distribution_units(points, done, over_run)
+    return Rank(units * scale, slope * _pace(job, estimate.unit, unit_s), refresh)
+
+
+def _pace(job: JobView, unit: Unit, unit_s: float) -> float:
+    """Work of a running job per second, in seconds at its best placement; 1 for one that does not run."""
+    pace = job.speed(unit) * unit_s
+    # Rounding must not give each job a line of its own in the index of running jobs.
+    return pace if pace > 0.0 and abs(pace - 1.0) > _SAME_PACE else 1.0
 
 
 def expected_remaining_s(job: JobView, now_s: float) -> float | None:
