@@ -52,7 +52,7 @@ def _no_contributions(row: Row[Any]) -> str:
 
 
 def _similar(row: Row[Any], unit: Unit) -> SimilarJobDocument:
-    total = row.service_s if unit is Unit.SERVICE_S else row.iterations if row.reports_iterations else None
+    total = row.service_s if unit is Unit.SERVICE_S else row.iterations
     ended_at = instant(row.finished_at_s)
     return document(SimilarJobDocument, row, job_id=row.id, ended_at=ended_at, total=total, link=f"/v1/jobs/{row.id}")
 

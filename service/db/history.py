@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from sqlalchemy import RowMapping, Select, Text, cast, func, insert, select, true
+from sqlalchemy import RowMapping, Select, Text, and_, cast, func, insert, select, true
 from sqlmodel import Session
 
 from policies.model.estimate import EndedJob
@@ -20,6 +20,8 @@ _ROWS_PER_STATEMENT = 1000
 
 _COLUMNS = [column for column in HISTORY.c if column.name != "spec"]
 
+OWN_LABEL: Final = and_(HISTORY.c.source == OWN_HISTORY, HISTORY.c.source_key == cast(JOBS.c.id, Text))
+"""Joins jobs with their labels by an index. An ended job has one; that of a failed job includes the work that is lost with it."""
 
 HISTORY_ROWS_MAX = 40_000
 """Newest ended jobs that a predictor reads at once. Older ones only matter to groups with few jobs."""

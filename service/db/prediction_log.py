@@ -9,10 +9,11 @@ from sqlalchemy import Connection, Row, func, select
 from policies.lifecycle import TERMINAL
 from policies.model.estimate import Prediction
 from policies.model.ids import JobId
+from service.db.history import OWN_LABEL
 from service.db.prediction_rows import PredictionReader, prediction_columns
 from service.db.rows import chunks
 from service.db.session import Database
-from service.db.tables import JOBS, PREDICTIONS, columns
+from service.db.tables import HISTORY, JOBS, PREDICTIONS, columns
 
 COMPARED_JOBS_MAX: Final = 2_000
 """Newest jobs of the same name, or of the same user, that are searched: one index walk, a few milliseconds."""
@@ -21,7 +22,7 @@ _SCORED = frozenset(
     "job_id scored_at_s unit points p10 p50 p90 point actual source model_version shadows".split()  # noqa: SIM905
 )
 _SUBMITTED = columns(JOBS, "name user project gpus submitted_at_s service_s")
-_SIMILAR = columns(JOBS, "id name user project gpus state finished_at_s iterations reports_iterations service_s")
+_SIMILAR = (*columns(JOBS, "id name user project gpus state finished_at_s"), *columns(HISTORY, "iterations service_s"))
 
 
 def first_predictions(
@@ -80,7 +81,7 @@ def similar_jobs(connection: Connection, job: Row[Any], before_s: float, limit: 
     else of the same user. Nearest number of GPUs first, then the newest.
 
     ``job`` has at least the columns id, name, user, project and gpus. Columns of the result: id, name, user, project, gpus,
-    state, finished_at_s, iterations, reports_iterations and service_s.
+    state, finished_at_s, iterations (None: it reported none) and service_s.
     """
     same_name = [
         row
@@ -94,10 +95,14 @@ def similar_jobs(connection: Connection, job: Row[Any], before_s: float, limit: 
 def _ended(connection: Connection, column: str, value: str, before_id: int, before_s: float) -> Sequence[Row[Any]]:
     """Among the newest jobs with this value that precede the job, those that had run and ended."""
     newest = select(JOBS.c.id).where(JOBS.c[column] == value, JOBS.c.id < before_id).order_by(JOBS.c.id.desc())
-    statement = select(*_SIMILAR).where(
-        JOBS.c.id.in_(newest.limit(COMPARED_JOBS_MAX)),
-        JOBS.c.state.in_(sorted(state.value for state in TERMINAL)),
-        JOBS.c.finished_at_s <= before_s,
-        JOBS.c.service_s > 0.0,
+    statement = (
+        select(*_SIMILAR)
+        .select_from(JOBS.join(HISTORY, OWN_LABEL))
+        .where(
+            JOBS.c.id.in_(newest.limit(COMPARED_JOBS_MAX)),
+            JOBS.c.state.in_(sorted(state.value for state in TERMINAL)),
+            JOBS.c.finished_at_s <= before_s,
+            HISTORY.c.service_s > 0.0,
+        )
     )
     return connection.execute(statement).all()

@@ -10,10 +10,12 @@ from policies.lifecycle import TERMINAL
 from policies.model.cluster import Server
 from policies.model.estimate import Estimate
 from service.db.codec import decode
+from service.db.history import OWN_LABEL
 from service.db.prediction_rows import prediction_columns
-from service.db.rows import JobReader, attempt_record, chunks, estimate_of, server_record
+from service.db.rows import OWN_HISTORY, JobReader, attempt_record, chunks, estimate_of, server_record
 from service.db.session import Database
-from service.db.tables import ATTEMPTS, JOBS, PREDICTIONS, SERVERS
+from service.db.tables import ATTEMPTS, HISTORY, JOBS, PREDICTIONS, SERVERS
+from service.engine.cycle import Reached
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord
 
 _JOBS_PER_STATEMENT = 1000
@@ -21,16 +23,16 @@ _JOBS_PER_STATEMENT = 1000
 
 @dataclass(frozen=True, slots=True)
 class RecordedJob:
-    """One job of this service, ended or not, with all its attempts. ``predicted`` is its first prediction."""
+    """One job of this service, ended or not, with all its attempts. ``predicted`` is its first prediction.
+
+    ``reached``: the work of its label; None before it has ended. The record of a job that failed was taken back to its last
+    checkpoint.
+    """
 
     record: JobRecord
     predicted: Estimate | None = None
     attempts: Sequence[AttemptRecord] = ()
-
-    @property
-    def iterations(self) -> float | None:
-        """The iterations done; None for a job that reported none."""
-        return self.record.iterations if self.record.reports_iterations else None
+    reached: Reached | None = None
 
 
 def recorded_jobs(database: Database, since_s: float | None, until_s: float | None) -> list[RecordedJob]:
@@ -53,9 +55,13 @@ def _read(connection: Connection, wanted: Select[Any]) -> Iterator[RecordedJob]:
     records = list(JobReader(connection).read(wanted, {}))
     for part in chunks(records, _JOBS_PER_STATEMENT):
         ids = sorted(record.id for record in part)
-        attempts, predictions = _attempts(connection, ids), _first_predictions(connection, ids)
+        attempts, predictions, reached = (
+            _attempts(connection, ids),
+            _first_predictions(connection, ids),
+            _reached(connection, ids),
+        )
         for record in part:
-            yield RecordedJob(record, predictions.get(record.id), attempts.get(record.id, ()))
+            yield RecordedJob(record, predictions.get(record.id), attempts.get(record.id, ()), reached.get(record.id))
 
 
 def newest_jobs(connection: Connection, since_s: float, limit: int) -> list[tuple[JobRecord, Estimate | None]]:
@@ -76,16 +82,19 @@ def ended_in(database: Database, since_s: float | None, until_s: float | None, n
     In a window are jobs submitted from ``since_s`` on and before ``until_s``.
     """
     jobs = JOBS.c
-    wanted = [jobs.state.in_(sorted(state.value for state in TERMINAL)), jobs.service_s > 0.0]
+    wanted = [jobs.state.in_(sorted(state.value for state in TERMINAL)), HISTORY.c.service_s > 0.0]
     if since_s is not None:
         wanted.append(jobs.submitted_at_s >= since_s)
     if until_s is not None:
         wanted.append(jobs.submitted_at_s < until_s)
     order = (jobs.submitted_at_s.desc(), jobs.id.desc())
-    oldest = select(jobs.submitted_at_s).where(*wanted).order_by(*order).offset(newest - 1).limit(1)
+    labelled = JOBS.join(HISTORY, OWN_LABEL)
+    oldest = (
+        select(jobs.submitted_at_s).select_from(labelled).where(*wanted).order_by(*order).offset(newest - 1).limit(1)
+    )
     with database.reading() as session:
         connection = session.connection()
-        count = connection.execute(select(func.count()).select_from(JOBS).where(*wanted)).scalar_one()
+        count = connection.execute(select(func.count()).select_from(labelled).where(*wanted)).scalar_one()
         return count, connection.execute(oldest).scalar() if count > newest else None
 
 
@@ -96,6 +105,14 @@ def _attempts(connection: Connection, ids: Sequence[int]) -> Mapping[int, list[A
     for row in connection.execute(statement).mappings():
         found.setdefault(row["job_id"], []).append(attempt_record(row))
     return found
+
+
+def _reached(connection: Connection, ids: Sequence[int]) -> Mapping[int, Reached]:
+    history, numbers = HISTORY.c, [str(job) for job in ids]
+    statement = select(history.job_id, history.service_s, history.iterations).where(
+        history.source == OWN_HISTORY, history.source_key.in_(numbers)
+    )
+    return {job: Reached(service_s, iterations) for job, service_s, iterations in connection.execute(statement)}
 
 
 def _first_predictions(connection: Connection, ids: Sequence[int]) -> Mapping[int, Estimate]:

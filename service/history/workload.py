@@ -73,7 +73,7 @@ def own_history(recorded: Sequence[RecordedJob], cluster: Cluster, since_s: floa
         carried = job.submitted_at_s < start_s
         if job.state not in TERMINAL or job.finished_at_s is None:
             left_out[UNFINISHED] += 1
-        elif job.service_s <= 0.0:
+        elif each.reached is None or each.reached.service_s <= 0.0:
             left_out[NEVER_RAN] += 1
         elif carried and not carry:
             left_out[EARLIER] += 1
@@ -87,12 +87,13 @@ def own_history(recorded: Sequence[RecordedJob], cluster: Cluster, since_s: floa
 
 def _own_job(recorded: RecordedJob, cluster: Cluster, start_s: float, carried: bool) -> OwnJob | None:
     """The job in the window; None if it had no work left at the start of the window."""
-    job = recorded.record
+    job, reached = recorded.record, recorded.reached
     assert job.finished_at_s is not None
+    assert reached is not None
     spec = job.spec
     done_ratio = _share_before(recorded, start_s) if carried else 0.0
     left = 1.0 - done_ratio
-    duration_s = job.service_s / _mean_stretch(recorded, cluster) * left
+    duration_s = reached.service_s / _mean_stretch(recorded, cluster) * left
     if duration_s <= 0.0:
         return None
     model = _catalogue_model(spec)
@@ -107,7 +108,7 @@ def _own_job(recorded: RecordedJob, cluster: Cluster, start_s: float, carried: b
         # A profile run ends after a few iterations: under the program's name it would teach that as the program's length.
         name=name if spec.profile is None else spec.name,
         end_time_s=job.finished_at_s - start_s,
-        iterations=max(1, round(recorded.iterations * left)) if recorded.iterations is not None else None,
+        iterations=max(1, round(reached.iterations * left)) if reached.iterations is not None else None,
         model=model or "",
         declared_iterations=spec.declared_iterations,
         walltime_s=spec.walltime_s,
@@ -208,7 +209,9 @@ def left_of(predicted: Estimate | None, own: OwnJob) -> Estimate | None:
     """A prediction of the job, minus its progress at the start of the window; None where that progress is unknown."""
     if predicted is None or own.done_ratio == 0.0:
         return predicted
-    total = own.recorded.record.service_s if predicted.unit is Unit.SERVICE_S else own.recorded.iterations
+    reached = own.recorded.reached
+    assert reached is not None
+    total = reached.service_s if predicted.unit is Unit.SERVICE_S else reached.iterations
     if total is None:
         return None
     done = total * own.done_ratio

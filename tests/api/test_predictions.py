@@ -2,21 +2,24 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from httpx import Client
-from sqlalchemy import update
+from sqlalchemy import delete, insert, update
 
 from policies.lifecycle import JobState
-from policies.model.estimate import Estimate, Prediction, Unit
+from policies.model.estimate import EndedJob, Estimate, Prediction, Unit
 from policies.model.ids import JobId
+from policies.model.job import JobSpec
 from predictor import features
 from predictor.feature_schema import SCHEMA
 from service.api import submission
 from service.api.idempotency import REPLAYED_HEADER
 from service.db import prediction_log
-from service.db.tables import JOBS, PREDICTIONS
+from service.db.rows import own_history_values
+from service.db.tables import HISTORY, JOBS, PREDICTIONS
 from service.domain.calibration import LEVELS
 from service.engine.ports import CycleBatch, JobWrite
 from tests.api.conftest import NOW_S, World
@@ -43,10 +46,24 @@ def take_in(world: World, job_id: int, prediction: Prediction | None, number: in
     assert world.store.commit(CycleBatch(number, NOW_S + 50.0, [], [], writes={job.id: write})) == frozenset()
 
 
-def end(world: World, job_ids: Sequence[int], **columns: Any) -> None:
-    values = {"state": JobState.SUCCEEDED.value, "finished_at_s": NOW_S + 1.0, "service_s": 60.0} | columns
+def end(
+    world: World,
+    job_ids: Sequence[int],
+    *,
+    finished_at_s: float = NOW_S + 1.0,
+    service_s: float = 60.0,
+    iterations: float | None = None,
+    kept_s: float = 60.0,
+) -> None:
+    """End jobs with a label. ``kept_s``: what a failure left of their work."""
+    label = EndedJob(JobId(0), JobSpec("", "", 1), NOW_S, finished_at_s, iterations, service_s, "succeeded")
+    labels = [own_history_values(replace(label, job=JobId(job))) for job in job_ids]
+    over = {"state": JobState.SUCCEEDED.value, "finished_at_s": finished_at_s, "service_s": kept_s}
     with world.database.writing() as session:
-        session.connection().execute(update(JOBS).where(JOBS.c.id.in_(job_ids)).values(**values))
+        connection = session.connection()
+        connection.execute(update(JOBS).where(JOBS.c.id.in_(job_ids)).values(**over))
+        connection.execute(delete(HISTORY).where(HISTORY.c.job_id.in_(job_ids)))
+        connection.execute(insert(HISTORY), labels)
 
 
 def said(source: str = "recurrence: 14 past runs", version: str = "", **more: Any) -> Prediction:
@@ -105,8 +122,8 @@ def test_similar_jobs_are_of_the_same_program_nearest_gang_and_newest_first(clie
     others = [submit(client, user="somebody else"), submit(client, name="other"), submit(client, project="other")]
     job_id = submit(client, gpus=2)
     later = submit(client, gpus=2)
-    end(world, [*same, *others, later], iterations=500.0, reports_iterations=True)
-    end(world, [same[2]], finished_at_s=NOW_S + 2.0, reports_iterations=False)
+    end(world, [*same, *others, later], iterations=500.0)
+    end(world, [same[2]], finished_at_s=NOW_S + 2.0, kept_s=0.0)
     never_ran, too_late = submit(client, gpus=2), same[3]
     end(world, [never_ran], service_s=0.0)
     take_in(world, job_id, said())
@@ -122,8 +139,8 @@ def test_similar_jobs_are_of_the_same_program_nearest_gang_and_newest_first(clie
 
 def test_totals_of_similar_jobs_are_in_the_unit_of_the_prediction(client: Client, world: World) -> None:
     reported, silent, job_id = submit(client), submit(client), submit(client)
-    end(world, [reported], iterations=500.0, reports_iterations=True)
-    end(world, [silent], iterations=0.0, reports_iterations=False)
+    end(world, [reported], iterations=500.0)
+    end(world, [silent])
     take_in(world, job_id, Prediction(Estimate((7.0,), Unit.ITERATIONS, "told")))
     found = client.get(f"/v1/jobs/{job_id}/prediction").json()["similar"]
     assert {each["job_id"]: each["total"] for each in found} == {reported: 500.0, silent: None}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from policies.catalogue import pipeline
 from policies.lifecycle import AttemptState, JobState
@@ -18,10 +18,11 @@ from policies.model.job import JobSpec, PreemptionSignal
 from policies.model.placement import Placement, ServerShare, place
 from policies.registry import make_policy
 from policies.throughput import iteration_times, stretch_of
-from service.db.recorded_jobs import RecordedJob, recorded_jobs, stored_servers
+from service.db.recorded_jobs import RecordedJob, ended_in, recorded_jobs, stored_servers
 from service.db.servers import enroll
 from service.db.session import Database
 from service.db.tables import JOBS
+from service.engine.cycle import Reached
 from service.engine.record import AttemptRecord, JobRecord
 from service.history.workload import EARLIER, NEVER_RAN, UNFINISHED, actual_result, own_history, simulated_jobs
 from service.sim.experiment import SimulationOptions, run, run_jobs
@@ -148,7 +149,8 @@ def past(number: int = 1, state: JobState = JobState.SUCCEEDED, **changes: Any) 
         service_s=100.0,
         held_gpu_s=200.0,
     )
-    return RecordedJob(replace(made, **changes), predicted, attempts)
+    record = replace(made, **changes)
+    return RecordedJob(record, predicted, attempts, Reached(record.service_s, record.iterations))
 
 
 def ran(placement: Placement, started_at_s: float, ended_at_s: float) -> AttemptRecord:
@@ -291,6 +293,18 @@ def test_the_simulator_uses_priorities_and_dependencies() -> None:
     done = run_jobs(prepared, CLUSTER, make_policy("fifo"), "oracle", OPTIONS)
     ends = {outcome.job_id: outcome.finish_time_s for outcome in done.outcomes}
     assert ends == {"3": 100.0, "1": 200.0, "2": 300.0}
+
+
+def test_a_failed_job_has_done_the_work_after_its_last_checkpoint(database: Database) -> None:
+    """Its record was taken back to the checkpoint; its label says what it had done."""
+    live(database, "fifo", [WorkloadJob("a", 0.0, 8, 100.0)])
+    taken_back = {"state": JobState.FAILED.value, "service_s": 0.0, "iterations": 0.0}
+    database.execute(update(JOBS).values(**taken_back))
+    past = recorded_jobs(database, None, None)
+    (own,) = own_history(past, CLUSTER, None, carry=True).jobs
+    assert (own.row.duration_s, own.row.final_state) == (100.0, "failed")
+    assert past[0].record.service_s == 0.0
+    assert ended_in(database, None, None, 10) == (1, None)
 
 
 def test_a_job_that_no_server_can_hold_is_named() -> None:
