@@ -30,11 +30,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
-def pytest_runtest_setup() -> None:
+def pytest_collection_finish() -> None:
     """Ten thousand collected tests are 700,000 objects: each full collection would take half a second to scan them."""
-    if not gc.get_freeze_count():
-        gc.collect()
-        gc.freeze()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
