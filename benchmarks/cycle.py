@@ -9,7 +9,6 @@ short that the policies which preempt stop others for it, after a "finish" other
 """
 
 import argparse
-import gc
 import time
 from collections import defaultdict
 
@@ -18,6 +17,7 @@ import numpy as np
 from benchmarks.calibration import calibrate, line
 from policies.model.cluster import Cluster, Server
 from policies.registry import make_policy
+from service.runtime.garbage import frozen
 from service.shadow.process import ShadowProcess
 from service.shadow.shadow import Shadow
 from service.sim.experiment import SimulationOptions, Simulator
@@ -107,15 +107,13 @@ def _urgent(at_s: float) -> bool:
 
 def _timed(simulator: Simulator, events: int) -> dict[str, list[float]]:
     """Wall seconds of each event, all cycles at its instant together. Garbage of the setup is collected before."""
-    gc.collect()
-    gc.freeze()
     costs_s: defaultdict[float, float] = defaultdict(float)
     end_s = _FIRST_S + events
-    while (at_s := simulator.clock.next_at_s) is not None and at_s < end_s:
-        started_s = time.perf_counter()
-        simulator.step()
-        costs_s[simulator.clock.now_s()] += time.perf_counter() - started_s
-    gc.unfreeze()
+    with frozen():
+        while (at_s := simulator.clock.next_at_s) is not None and at_s < end_s:
+            started_s = time.perf_counter()
+            simulator.step()
+            costs_s[simulator.clock.now_s()] += time.perf_counter() - started_s
     found: dict[str, list[float]] = {"arrival": [], "urgent": [], "finish": []}
     for at_s, cost_s in costs_s.items():
         found["urgent" if _urgent(at_s) else "arrival" if at_s == int(at_s) else "finish"].append(cost_s)

@@ -33,6 +33,7 @@ from service.db.migrate import upgrade
 from service.db.rows import label_values
 from service.db.session import Database, open_database
 from service.db.tables import HISTORY
+from service.runtime.garbage import made_to_stay
 
 ROWS_PER_INSERT = 10_000
 PERIOD_S = 60.0
@@ -65,8 +66,8 @@ def main() -> None:
     predictor.use(model)
     del newest
     # As the service does once it is up.
-    gc.collect()
-    gc.freeze()
+    with made_to_stay():
+        gc.collect()
     print(f"{len(head.estimators)} models trained on {arguments.trained:,}")
     draw = np.random.default_rng(arguments.seed + 1)
     requests = [

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from service.db.migrate import upgrade
 from service.db.session import Database, open_database
+from service.runtime.garbage import is_frozen, made_to_stay
 from tests.postgres import NoPostgres, PostgresServer
 
 # How fast examples are drawn says something about the machine alone.
@@ -32,8 +33,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Ten thousand collected tests are 700,000 objects: each full collection would take half a second to scan them."""
-    gc.collect()
-    gc.freeze()
+    with made_to_stay():
+        gc.collect()
+
+
+def pytest_runtest_setup() -> None:
+    """Freeze them again after a test of something that lets go of frozen objects."""
+    if not is_frozen():
+        with made_to_stay():
+            pass
 
 
 @pytest.fixture(scope="session")

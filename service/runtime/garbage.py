@@ -44,6 +44,26 @@ class _Pauses:
 
 _pauses = _Pauses()
 
+_frozen = False
+"""Whether objects are frozen: ``gc.get_freeze_count`` would walk through all of them."""
+
+
+def is_frozen() -> bool:
+    """Whether this module has frozen objects that are still frozen."""
+    return _frozen
+
+
+def _freeze() -> None:
+    global _frozen
+    gc.freeze()
+    _frozen = True
+
+
+def _unfreeze() -> None:
+    global _frozen
+    gc.unfreeze()
+    _frozen = False
+
 
 @contextmanager
 def uncollected() -> Iterator[None]:
@@ -60,27 +80,27 @@ def made_to_stay() -> Iterator[None]:
     """Like :func:`uncollected`; also freeze the new objects. Else the first collection afterwards would scan all of them."""
     with uncollected():
         yield
-        gc.freeze()
+        _freeze()
 
 
 @contextmanager
 def frozen() -> Iterator[None]:
     """Collect, and keep all present objects from the collector during the block, unless a caller does that already."""
-    if gc.get_freeze_count():
+    if _frozen:
         yield
         return
     gc.collect()
-    gc.freeze()
+    _freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        _unfreeze()
 
 
 @contextmanager
 def set_aside() -> Iterator[None]:
     """Freeze all objects now, and the survivors of later collections until the block ends. Then call :func:`let_go`, or exit."""
-    gc.freeze()
+    _freeze()
     keeper = _Keeper()
     gc.callbacks.append(keeper)
     try:
@@ -91,7 +111,7 @@ def set_aside() -> Iterator[None]:
 
 def let_go() -> None:
     """Collect once among all objects, the frozen ones included. Takes about 1 s with 100,000 jobs."""
-    gc.unfreeze()
+    _unfreeze()
     gc.collect()
 
 
@@ -116,6 +136,6 @@ class _Keeper:
         if self._more > OFTEN * max(self._all, MANY):
             # Python's next full collection scans everything. A callback must not start a collection itself.
             self._everything = True
-            gc.unfreeze()
+            _unfreeze()
         else:
-            gc.freeze()
+            _freeze()

@@ -1,22 +1,20 @@
 """The benchmark of predictions runs, and prints the figures that it promises; its sizes here mean nothing."""
 
-import gc
 import sys
 
 import pytest
 
 from benchmarks import prediction
+from service.runtime.garbage import is_frozen, let_go
 
 
 @pytest.mark.slow
 def test_what_a_prediction_costs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--history", "500", "--trained", "250", "--asks", "3", "--batch", "20", "--programs", "20"]
     monkeypatch.setattr(sys, "argv", ["prediction", *sizes])
-    try:
-        prediction.main()
-        assert gc.get_freeze_count() > 0, "measured as the service runs"
-    finally:
-        gc.unfreeze()
+    let_go()
+    prediction.main()
+    assert is_frozen(), "measured as the service runs"
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("calibration: ")
     assert lines[1].startswith("500 ended jobs in the database; warmed in ")

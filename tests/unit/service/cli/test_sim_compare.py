@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from policies.model.cluster import Cluster, Server
 from service.cli import comparison_files, sim
 from service.cli.compare import LINE_EVERY_S, compare, lines, progress
+from service.runtime.garbage import let_go
 from service.runtime.workers import WorkerLost
 from service.sim.drive import SimulationStuck
 from service.sim.experiment import SimulationOptions
@@ -78,7 +79,7 @@ def test_processes_change_nothing(tmp_path: Path) -> None:
 
 
 def test_the_collector_of_garbage_is_left_as_it_was() -> None:
-    gc.unfreeze()
+    let_go()
     before = gc.get_threshold()
     compare(_setting(), PLANS[:1], 1)
     with pytest.raises(PredictorNameError):

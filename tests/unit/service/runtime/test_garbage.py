@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from service.runtime import garbage
-from service.runtime.garbage import let_go, made_to_stay, set_aside, uncollected
+from service.runtime.garbage import frozen, is_frozen, let_go, made_to_stay, set_aside, uncollected
 
 
 class Circle:
@@ -22,7 +22,7 @@ class Circle:
 def nothing_set_aside() -> Iterator[None]:
     callbacks = list(gc.callbacks)
     yield
-    gc.unfreeze()
+    let_go()
     assert gc.callbacks == callbacks
     assert gc.isenabled()
 
@@ -129,6 +129,23 @@ def test_who_lets_go_looks_through_everything() -> None:
         del circle
         gc.collect()
         assert gone() is not None
+    assert is_frozen()
     let_go()
     assert gone() is None
     assert gc.get_freeze_count() == 0
+    assert not is_frozen()
+
+
+def test_what_is_frozen_for_a_while_is_let_go_by_the_block_that_froze_it() -> None:
+    let_go()
+    with frozen():
+        assert gc.get_freeze_count() > 0
+        with frozen():
+            pass
+        assert gc.get_freeze_count() > 0, "the outer one has not ended"
+    assert gc.get_freeze_count() == 0
+    with made_to_stay():
+        pass
+    with frozen():
+        pass
+    assert gc.get_freeze_count() > 0, "somebody else had frozen it"
