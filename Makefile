@@ -15,7 +15,7 @@ demo: $(RUN_STAMP)
 TWO = -n 2 --dist loadfile --no-loadscope-reorder
 test: $(DEV_STAMP) format lint types imports
 	failed=0; \
-	$(BIN)/python -m pytest $(TWO) -m "not services and not alone and not engines and not web" || failed=1; \
+	$(BIN)/python -m pytest $(TWO) -m "not services and not alone and not compiled and not engines and not web" || failed=1; \
 	$(BIN)/python -m pytest $(TWO) -m "services and not engines and not web" || failed=1; \
 	$(BIN)/python -m pytest -m "alone and not engines and not web" || failed=1; \
 	exit $$failed
@@ -44,7 +44,7 @@ web:
 check: $(DEV_STAMP) format lint types imports fast
 
 fast: $(DEV_STAMP)
-	$(BIN)/python -m pytest -q $(TWO) -m "not slow and not traces and not services and not alone and not engines and not web"
+	$(BIN)/python -m pytest -q $(TWO) -m "not slow and not traces and not compiled and not services and not alone and not engines and not web"
 
 format: $(DEV_STAMP)
 	$(BIN)/ruff format --check .

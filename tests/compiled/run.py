@@ -1,7 +1,8 @@
 """Tests the compiled modules: ``python -m tests.compiled.run [ARGUMENTS]``.
 
 Builds the compiled wheel, unless one of the same source is there, unpacks it beside the checkout, and runs on it what defines the
-scheduler: the conformance suite of policies, golden schedules, a seeded swarm, whole services, and comparisons with plain Python.
+scheduler: the conformance suite of policies, golden schedules, a seeded swarm, whole services, comparisons with plain Python, and
+the files with long simulations.
 """
 
 import os
@@ -24,6 +25,8 @@ _TESTED: Final = (
     *("tests/unit/service/forecast/test_forecast_process.py", "tests/unit/service/shadow/test_process.py"),
     *("tests/e2e/test_main_job.py", "tests/e2e/test_crashes.py", "tests/e2e/test_forecasts.py"),
 )
+_LONG: Final = "mark.compiled"
+"""Marks the tests that run on the compiled modules alone."""
 _LEFT_OUT: Final = "tests/simulation/test_swarm.py::test_the_command_names_the_seeds_that_fail"
 """Breaks the engine by replacing a function, which compiled code does not look up."""
 
@@ -43,8 +46,15 @@ def main(arguments: Sequence[str]) -> int:
         return unpacked.returncode
     # Nothing comes before the unpacked wheel, here or in processes of the tests: no working directory, no folder of tests.
     environ = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": f"{UNPACKED}{os.pathsep}{ROOT}", PURE: str(ROOT)}
-    command = [sys.executable, "-m", "pytest", "--import-mode=append", "-m", "not traces", "--deselect", _LEFT_OUT]
-    return subprocess.run([*command, *_TESTED, *arguments], cwd=ROOT, env=environ, check=False).returncode
+    chosen = ["-m", "compiled or not traces", "--deselect", _LEFT_OUT]
+    command = [sys.executable, "-m", "pytest", "--import-mode=append", *chosen, *_TESTED, *_long(), *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode
+
+
+def _long() -> list[str]:
+    """The files with long simulations that are not tested anyway."""
+    files = (str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py") if _LONG in path.read_text())
+    return sorted(set(files) - set(_TESTED))
 
 
 if __name__ == "__main__":

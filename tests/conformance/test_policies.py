@@ -24,6 +24,7 @@ class TestBuiltIn(RankedPolicyContract):
         return functools.partial(policy, name)
 
 
+@pytest.mark.compiled
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
@@ -44,6 +45,7 @@ class TestVariantsOfAsrpt(RankedPolicyContract):
         return lambda **more: make_policy("asrpt", {**options, **more})
 
 
+@pytest.mark.compiled
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(BUILT_IN) - {"wcs_duration", "wcs_workload", "swf"}))
 class TestFairShare(RankedPolicyContract):

@@ -29,6 +29,7 @@ def had(story: Story, project: str) -> float:
     )
 
 
+@pytest.mark.compiled
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"),

@@ -133,6 +133,7 @@ def mean_response(
     return run(workload, machines, make_policy("asrpt", {"fill": fill}), "oracle", options).result.mean_jct_s / unit_s
 
 
+@pytest.mark.compiled
 @pytest.mark.slow
 def test_the_published_mean_response_time() -> None:
     """8 servers at load 0.6: 0.623 in the literature, and 1.157 for first fit, whose queue grows without bound from 0.7."""
@@ -141,6 +142,7 @@ def test_the_published_mean_response_time() -> None:
     assert mean_response("8x1", 0.6, "first_fit") > 1.4 * filled
 
 
+@pytest.mark.compiled
 @pytest.mark.slow
 @pytest.mark.parametrize("load", [0.6, 0.8])
 @pytest.mark.parametrize("shape", ["8x1", "1x8", "8x8"])
@@ -150,6 +152,7 @@ def test_auto_is_as_good_where_gangs_are_as_large_as_the_cluster(shape: str, loa
     assert filled < {0.6: 0.70, 0.8: 0.95}[load], "the queue does not grow"
 
 
+@pytest.mark.compiled
 @pytest.mark.slow
 @pytest.mark.parametrize("load", [0.6, 0.85])
 def test_jobs_of_hours_with_a_guard_and_restarts_do_not_pile_up_either(load: float) -> None:

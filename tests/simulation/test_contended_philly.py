@@ -17,7 +17,7 @@ from tests.unit.service.cli.cli_world import app_of_group
 sim = app_of_group("sim")
 workload = app_of_group("workload")
 
-pytestmark = [pytest.mark.traces, pytest.mark.slow]
+pytestmark = [pytest.mark.traces, pytest.mark.slow, pytest.mark.compiled]
 
 RUNNER = CliRunner()
 

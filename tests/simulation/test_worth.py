@@ -17,6 +17,7 @@ from tests.unit.service.advice.past_jobs import accounted, sacct_text
 NASA = Cluster("nasa", tuple(Server(f"node{number}", 8, "A100") for number in range(16)))
 
 
+@pytest.mark.compiled
 @pytest.mark.slow
 @pytest.mark.traces
 def test_nasas_recurring_programs_gain(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ def _every_second(before: int, iterations: int) -> int:
     return iterations // 20 if before % 2 else iterations
 
 
+@pytest.mark.compiled
 @pytest.mark.slow
 @pytest.mark.parametrize(("lie", "at_least"), [(_always, 1.0), (_every_second, 0.99)])
 def test_a_liars_mean_jct_is_not_better_than_without_declarations(
