@@ -1,6 +1,8 @@
 """The GPUs of this machine as NVML reports them, and the cluster that they form. Without a driver GPUs are virtual."""
 
+import ctypes
 import socket
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -62,8 +64,10 @@ def detect(nvml: Nvml | None = None, visible: str | None = None) -> list[GpuInfo
     machine's GPUs hands out those two.
     """
     if nvml is None:
+        if not _has_driver():
+            return None
         try:
-            import pynvml  # imported only when GPUs are detected
+            import pynvml  # takes a tenth of a second, so only beside a driver
         except ImportError:
             return None
         nvml = pynvml
@@ -80,6 +84,17 @@ def detect(nvml: Nvml | None = None, visible: str | None = None) -> list[GpuInfo
     if visible is not None:
         found = _restrict(found, visible)
     return found or None
+
+
+def _has_driver() -> bool:
+    """Whether the library that ``pynvml`` calls may be there. On Linux it is known for certain."""
+    if sys.platform != "linux":
+        return True
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def _read(nvml: Nvml, index: int) -> GpuInfo:

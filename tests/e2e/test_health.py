@@ -19,6 +19,7 @@ SETTINGS = {"HEALTH_HANG_FACTOR": "3", "HEALTH_HANG_S_MIN": "2", "HEALTH_FAILURE
 # NVML of two GPUs. While the file LOST exists, the second one does not answer.
 WITH_GPUS = """
 import os, sys
+from service.executors import gpus
 from service.executors.gpus import GpuInfo
 from tests.faulty_nvml import FaultyNvml, NvmlError
 
@@ -27,6 +28,7 @@ class Nvml(FaultyNvml):
         self.lost = {"GPU-1": NvmlError(15, "GPU is lost")} if os.path.exists(os.environ["LOST"]) else {}
         return super().nvmlDeviceGetHandleByUUID(uuid)
 
+gpus._has_driver = lambda: True
 sys.modules["pynvml"] = Nvml([GpuInfo(index, f"GPU-{index}", "A100", 1 << 36) for index in range(2)])
 from service.config.settings import load_settings
 from service.server.app import serve

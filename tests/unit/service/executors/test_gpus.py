@@ -1,11 +1,13 @@
 """NVML's answers, recorded from machines with GPUs, and what becomes of them."""
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from policies.model.cluster import Cluster, Server
+from service.executors import gpus
 from service.executors.gpus import GpuInfo, detect, device_ids, gpu_type_of, local_cluster
 
 DGX = [
@@ -65,6 +67,16 @@ def test_recorded_answers(as_bytes: bool) -> None:
 def test_no_driver_and_no_gpu_are_none() -> None:
     assert detect(Recorded(DGX, driver=False)) is None
     assert detect(Recorded([])) is None
+
+
+def test_without_the_drivers_library_the_bindings_are_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "_has_driver", lambda: True)
+    monkeypatch.setitem(sys.modules, "pynvml", Recorded(DGX))
+    found = detect()
+    assert found is not None
+    assert len(found) == 3
+    monkeypatch.setattr(gpus, "_has_driver", lambda: False)
+    assert detect() is None
 
 
 def test_a_driver_that_fails_half_way_is_none() -> None:
