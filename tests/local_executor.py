@@ -40,13 +40,13 @@ T = TypeVar("T")
 
 
 def wait_for(look: Callable[[], T | None], what: str, deadline_s: float = DEADLINE_S) -> T:
-    """What ``look`` returns as soon as it is not None or False."""
+    """What ``look`` returns as soon as it is not None or False. A costly look is repeated after a longer pause."""
     end = time.monotonic() + deadline_s
-    while time.monotonic() < end:
+    while (began := time.monotonic()) < end:
         found = look()
         if found is not None and found is not False:
             return found
-        time.sleep(0.005)
+        time.sleep(min(0.25, max(0.005, 4.0 * (time.monotonic() - began))))
     raise AssertionError(f"waited {deadline_s} s in vain for {what}")
 
 

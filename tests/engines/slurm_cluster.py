@@ -95,9 +95,13 @@ def alone_on_network() -> bool:
 
 
 def wait_for(condition: Callable[[], T], what: str, limit_s: float = START_S) -> T:
-    """The first true value of ``condition``, which may raise :class:`SlurmError` while Slurm does not answer."""
+    """The first true value of ``condition``, which may raise :class:`SlurmError` while Slurm does not answer.
+
+    A costly question is repeated after a longer pause: Slurm's commands take more of a processor than what is waited for.
+    """
     deadline_s = time.monotonic() + limit_s
     while True:
+        began_s = time.monotonic()
         fault: object = None
         try:
             value = condition()
@@ -107,7 +111,7 @@ def wait_for(condition: Callable[[], T], what: str, limit_s: float = START_S) ->
             return value
         if time.monotonic() > deadline_s:
             raise AssertionError(f"{what}: not within {limit_s:g} s{f' ({fault})' if fault else ''}")
-        time.sleep(0.05)
+        time.sleep(min(0.5, max(0.05, 4.0 * (time.monotonic() - began_s))))
 
 
 class SlurmCluster:

@@ -77,7 +77,7 @@ class Accounts:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._ending.wait(0.1):
+        while not self._ending.wait(0.3):
             try:
                 self._look()
             except (httpx.HTTPError, SlurmError, AssertionError):

@@ -58,7 +58,8 @@ def slurm_house(cluster: SlurmCluster, folder: Path, **options: object) -> Clust
     """A shared folder with executors on it over the emulated cluster."""
     servers = tuple(Server(name, GPUS, gpu_type="a100") for name in cluster.names)
     bench = SlurmBench(cluster, folder, SlurmOptions())
-    return ClusterHouse(folder, Cluster("emulated", servers), bench.another_driver, **options)  # type: ignore[arg-type]
+    # Each poll is a command of Slurm, which takes more of a processor than the programs of the tests.
+    return ClusterHouse(folder, Cluster("emulated", servers), bench.another_driver, poll_s=0.3, **options)  # type: ignore[arg-type]
 
 
 class TestClusterExecutorOverSlurm(
