@@ -21,7 +21,7 @@ from service.config.settings import Settings
 from service.domain.access import Identity
 
 TURNS: Final = 16
-"""Requests of one caller that run at a time, of the 40 threads that answer requests."""
+"""Requests of one caller that run at a time, of the 40 threads that answer requests; and as many that need no thread."""
 
 LARGE: Final = 2
 """Large bodies that are acted on at a time, one for each caller: they compute without a pause, and so delay all others."""
@@ -146,6 +146,10 @@ class Ticket:
         Those that other services forward are counted apart: they are never forwarded again, so each of them ends.
         """
         await self._wait(_Turn("forwarded" if is_forwarded else "any", self.caller), TURNS)
+
+    async def wait_for_quick_turn(self) -> None:
+        """As :meth:`wait_for_turn`, for a request that is answered without a thread, or soon waits for a turn with one."""
+        await self._wait(_Turn("quick", self.caller), TURNS)
 
     async def wait_for_large(self) -> None:
         """Wait until no other large body of the caller, and fewer than :data:`LARGE` of all callers are acted on."""

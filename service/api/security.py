@@ -142,13 +142,15 @@ class RequestGuard:
             if _OWN_TOKEN.fullmatch(scope["path"]):
                 # Without a valid token too: a slow body must not hold a turn of all attempts at the address.
                 limited = await _after_body(limited)
-            await ticket.wait_for_turn(is_forwarded=is_peer)
             quick: StrictRoute | None = scope["app"].state.quick_routes.get((scope["method"], scope["path"]))
             if quick is not None:
+                await ticket.wait_for_quick_turn()
                 found, limited = await quickly_answered(quick, scope, limited)
                 if found is not None:
                     await found(scope, limited, answer)
                     return
+                ticket.end_turns()
+            await ticket.wait_for_turn(is_forwarded=is_peer)
             await self._app(scope, limited, answer)
             await self._log_refusal(scope, answer.status)
 

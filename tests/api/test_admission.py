@@ -297,6 +297,38 @@ def test_forwarded_requests_take_turns_of_their_own(tmp_path: Path, monkeypatch:
         assert {answer.result(PATIENCE_S) for answer in held} == {200}
 
 
+@contextmanager
+def slow_submissions(world: World, address: Address, key: str, count: int) -> Iterator[list[socket.socket]]:
+    """As many submissions of one caller, whose bodies do not end."""
+    lines = ("Content-Type: application/json", "Content-Length: 90")
+    with ExitStack() as stack:
+        connections = [stack.enter_context(closing(socket.create_connection(address))) for _ in range(count)]
+        for connection in connections:
+            connection.sendall(head(key, *lines) + b"{")
+        yield connections
+
+
+def submit(address: Address, key: str) -> int:
+    with web(address, key) as client:
+        return client.post("/v1/jobs", json=plain_job()).status_code
+
+
+def test_submissions_hold_up_no_other_request_of_their_caller(tmp_path: Path) -> None:
+    """They need no thread, so they take turns of their own: one more waits, and a job is shown at once."""
+    world = make_world(tmp_path)
+    app = create_app(world.dependencies())
+    with closing(world.database), listening(app, world.settings) as address, ThreadPoolExecutor(1) as pool:
+        (ann,) = users(world, "ann")
+        with web(address, ann) as client, slow_submissions(world, address, ann, TURNS) as connections:
+            wait_for(lambda: under_way(app) == TURNS, "slow submissions")
+            one_more = pool.submit(submit, address, ann)
+            wait_for(lambda: under_way(app) == TURNS + 1, "one more")
+            assert client.get("/v1/jobs", timeout=10.0).status_code == 200
+            assert not one_more.done()
+            connections[0].close()
+            assert one_more.result(PATIENCE_S) == 201
+
+
 PROGRESS = "/v1/attempts/1.1/progress"
 
 
