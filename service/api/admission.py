@@ -21,7 +21,7 @@ from service.config.settings import Settings
 from service.domain.access import Identity
 
 TURNS: Final = 16
-"""Requests of one caller that run at a time, of the 40 threads that answer requests; and as many that need no thread."""
+"""Requests of one caller that run at a time, of the 40 threads that answer requests; as many of each method need none."""
 
 LARGE: Final = 2
 """Large bodies that are acted on at a time, one for each caller: they compute without a pause, and so delay all others."""
@@ -147,9 +147,12 @@ class Ticket:
         """
         await self._wait(_Turn("forwarded" if is_forwarded else "any", self.caller), TURNS)
 
-    async def wait_for_quick_turn(self) -> None:
-        """As :meth:`wait_for_turn`, for a request that is answered without a thread, or soon waits for a turn with one."""
-        await self._wait(_Turn("quick", self.caller), TURNS)
+    async def wait_for_quick_turn(self, method: str) -> None:
+        """As :meth:`wait_for_turn`, for a request that needs none of those threads, or soon waits for a turn with one.
+
+        Each method has turns of its own, so that no look at a job waits for submissions.
+        """
+        await self._wait(_Turn(f"quick {method}", self.caller), TURNS)
 
     async def wait_for_large(self) -> None:
         """Wait until no other large body of the caller, and fewer than :data:`LARGE` of all callers are acted on."""

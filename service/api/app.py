@@ -52,7 +52,7 @@ from service.api.routers.common import ProblemDocument
 from service.api.security import RequestGuard
 from service.api.site import site_routes
 from service.api.sse import Streams
-from service.api.strict_json import StrictRoute
+from service.api.strict_json import QuickRoutes
 from service.db.identity import peer_secret
 
 ROUTERS = (
@@ -118,7 +118,7 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
     app.add_middleware(RequestGuard, settings=dependencies.settings)
     _describe(app)
     app.state.query_parameters = _query_parameters()
-    app.state.quick_routes = _quick_routes()
+    app.state.quick_routes = QuickRoutes(route for module in ROUTERS for route in module.routes.routes)
     # FastAPI builds included routes at their first use: now, so that no client waits for it.
     list(iter_route_contexts(app.routes))
     app.add_route(DOCS_PATH, docs_page_of(app.openapi))
@@ -133,17 +133,6 @@ def route_rules() -> dict[tuple[str, str], Rule]:
         for module in ROUTERS
         for route in module.routes.routes
         if isinstance(route, APIRoute)
-        for method in route.methods or ()
-    }
-
-
-def _quick_routes() -> dict[tuple[str, str], StrictRoute]:
-    """The routes with a quick answer, by method and path."""
-    return {
-        (method, route.path): route
-        for module in ROUTERS
-        for route in module.routes.routes
-        if isinstance(route, StrictRoute) and route.quick is not None
         for method in route.methods or ()
     }
 

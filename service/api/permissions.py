@@ -103,12 +103,12 @@ async def permitted(request: Request) -> None:
             f"This request needs the role {rule.least.value}; the key has the role {caller.role.value}.",
         )
     if rule.about in _ONE_JOB and caller.projects is not None:
-        job = _job_of(request)
+        job = job_of(request)
         if job is not None:
             await _check_job(request, caller, rule.about, job)
 
 
-def _job_of(request: Request) -> int | None:
+def job_of(request: Request) -> int | None:
     """The job of the path, or the first one of its array; None if it is no number, which the route itself refuses."""
     parameters = request.path_params
     try:

@@ -28,7 +28,7 @@ from service.api.peers import CLIENT_HEADER, Peers, is_from_peer
 from service.api.problems import Problem, ProblemType, response, unavailable
 from service.api.rates import Buckets
 from service.api.site import SITE_PATH
-from service.api.strict_json import StrictRoute, quickly_answered
+from service.api.strict_json import QuickRoutes, quickly_answered
 from service.config.environment import reached_host
 from service.config.settings import Settings
 from service.domain.access import Identity
@@ -142,10 +142,10 @@ class RequestGuard:
             if _OWN_TOKEN.fullmatch(scope["path"]):
                 # Without a valid token too: a slow body must not hold a turn of all attempts at the address.
                 limited = await _after_body(limited)
-            quick: StrictRoute | None = scope["app"].state.quick_routes.get((scope["method"], scope["path"]))
-            if quick is not None:
-                await ticket.wait_for_quick_turn()
-                found, limited = await quickly_answered(quick, scope, limited)
+            routes: QuickRoutes = scope["app"].state.quick_routes
+            if (quick := routes.of(scope)) is not None:
+                await ticket.wait_for_quick_turn(scope["method"])
+                found, limited = await quickly_answered(*quick, scope, limited)
                 if found is not None:
                     await found(scope, limited, answer)
                     return

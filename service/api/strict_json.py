@@ -6,7 +6,7 @@ and ``Infinity`` pass as floats: the typed bodies refuse them with their JSON po
 
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
+from starlette.routing import BaseRoute
 from starlette.types import Message, Receive, Scope
 
 from service.api.admission import ticket_of
@@ -145,7 +146,8 @@ class StrictRequest(Request):
 
 
 Quick = Callable[[StrictRequest], Awaitable[Response | None]]
-"""Answers the usual requests of a route in the event loop, at a fraction of the cost. None: the route's function has to answer.
+"""Answers the usual requests of a route at a fraction of the cost, without one of the threads that answer requests. None: the
+route's function has to answer.
 
 It must refuse nothing that the route accepts, and accept nothing that the route refuses.
 """
@@ -154,7 +156,7 @@ _QUICK: Final = "answers_quickly"
 
 
 def quick(answer: Quick) -> Callable[[Endpoint], Endpoint]:
-    """Decorates the function of a route, whose path has no parameters, with the answer that is tried before it."""
+    """Decorates the function of a route with the answer that is tried before it. A parameter may only end its path."""
 
     def mark(endpoint: Endpoint) -> Endpoint:
         setattr(endpoint, _QUICK, answer)
@@ -187,11 +189,35 @@ class StrictRoute(APIRoute):
         return found
 
 
-async def quickly_answered(route: StrictRoute, scope: Scope, receive: Receive) -> tuple[Response | None, Receive]:
+class QuickRoutes:
+    """The routes with a quick answer, by method and path."""
+
+    def __init__(self, routes: Iterable[BaseRoute]) -> None:
+        self._routes = {
+            (method, route.path.partition("{")[0], "{" in route.path): route
+            for route in routes
+            if isinstance(route, StrictRoute) and route.quick is not None
+            for method in route.methods or ()
+        }
+
+    def of(self, scope: Scope) -> tuple[StrictRoute, dict[str, str]] | None:
+        """The route of a request, and the parameters of its path; None if it has no quick answer."""
+        method, path = scope["method"], scope["path"]
+        if (route := self._routes.get((method, path, False))) is not None:
+            return route, {}
+        head, slash, last = path.rpartition("/")
+        if last and (route := self._routes.get((method, head + slash, True))) is not None:
+            return route, dict.fromkeys(route.param_convertors, last)
+        return None
+
+
+async def quickly_answered(
+    route: StrictRoute, parameters: Mapping[str, str], scope: Scope, receive: Receive
+) -> tuple[Response | None, Receive]:
     """The quick answer of the route, without the router and all that FastAPI does around a route's function, which is most of
     the work for a small request. If there is none, a ``receive`` that gives the body once more. Raises Problem (413).
     """
-    scope.update({"route": route, "endpoint": route.endpoint, "path_params": {}})
+    scope.update({"route": route, "endpoint": route.endpoint, "path_params": dict(parameters)})
     request = StrictRequest(Request(scope, receive), route.body_type)
     try:
         await request.body()

@@ -1,0 +1,62 @@
+"""What is answered quickly is answered as by the route's function: status, headers and body."""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from httpx import Client
+
+from service.api.app import create_app
+from service.api.routers import jobs
+from service.api.strict_json import QuickRoutes
+from service.domain.access import Role
+from tests.api.client import client_of
+from tests.api.conftest import make_world
+from tests.api.helpers import graph_job, plain_job
+from tests.api.people import person, submitted
+
+PATHS = ("/v1/jobs/1", "/v1/jobs/2", "/v1/jobs/3", "/v1/jobs/01", "/v1/jobs/1?x=1", "/v1/jobs/1/", "/v1/jobs/", "/v1/jobs/x",
+         "/v1/jobs/-1", "/v1/jobs/%31", "/v1/jobs/1%2F2", "/v1/jobs/" + "9" * 30, "/v1/jobs/1%20")  # fmt: skip
+TAGS = ([], ["*"], ["{tag}"], ['"other"'], ['"other", {tag}'], ["{tag}", '"other"'], ["x" * 1025], ["x" * 1024], [""])
+
+
+class Counting(ThreadPoolExecutor):
+    """Counts the jobs that are shown quickly."""
+
+    calls = 0
+
+    def submit(self, *call: Any, **values: Any) -> Future[Any]:  # type: ignore[override]
+        self.calls += 1
+        return super().submit(*call, **values)
+
+
+def seen(client: Client, method: str, path: str, tags: list[str]) -> tuple[int, dict[str, str], bytes]:
+    """The answer but for the id of the request."""
+    found = client.request(method, path, headers=[("if-none-match", tag) for tag in tags] + [("x-request-id", "same")])
+    return found.status_code, dict(found.headers), found.content
+
+
+def test_a_job_is_shown_as_by_the_routes_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = make_world(tmp_path)
+    quick, slow = (create_app(world.dependencies()) for _ in range(2))
+    slow.state.quick_routes = QuickRoutes([])
+    threads = Counting()
+    monkeypatch.setattr(jobs, "_SHOWING", threads)
+    with closing(world.database):
+        ann = person(world, "ann", Role.SUBMITTER, "nlp").key
+        eve = person(world, "eve", Role.VIEWER).key
+        assert submitted(quick, world, graph_job(user="ann"), plain_job(user="bob")) == [1, 2]
+        with client_of(quick, ann) as client:
+            tag = client.get("/v1/jobs/1").headers["etag"]
+        for key in (world.token, ann, eve, "wrong", None):
+            with client_of(quick, key) as one, client_of(slow, key) as other:
+                for method in ("GET", "HEAD", "PUT"):
+                    for path in PATHS:
+                        assert seen(one, method, path, []) == seen(other, method, path, [])
+                for tags in TAGS:
+                    sent = [each.replace("{tag}", tag) for each in tags]
+                    assert seen(one, "GET", "/v1/jobs/1", sent) == seen(other, "GET", "/v1/jobs/1", sent)
+    threads.shutdown()
+    assert threads.calls > 20, "the usual ones are answered quickly"
