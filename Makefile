@@ -44,7 +44,7 @@ web:
 check: $(DEV_STAMP) format lint types imports fast
 
 fast: $(DEV_STAMP)
-	$(BIN)/python -m pytest -q $(TWO) -m "not slow and not traces and not compiled and not services and not alone and not engines and not web"
+	$(BIN)/python -m pytest -q $(TWO) -m "not slow and not traces and not services and not alone and not engines and not web"
 
 format: $(DEV_STAMP)
 	$(BIN)/ruff format --check .

@@ -39,14 +39,19 @@ class WallClock:
 T = TypeVar("T")
 
 
+def pause_s(began_s: float) -> float:
+    """How long to rest after a look that began then, and ends now: a costly one is repeated after a longer pause."""
+    return min(0.25, max(0.005, 4.0 * (time.monotonic() - began_s)))
+
+
 def wait_for(look: Callable[[], T | None], what: str, deadline_s: float = DEADLINE_S) -> T:
-    """What ``look`` returns as soon as it is not None or False. A costly look is repeated after a longer pause."""
+    """What ``look`` returns as soon as it is not None or False."""
     end = time.monotonic() + deadline_s
     while (began := time.monotonic()) < end:
         found = look()
         if found is not None and found is not False:
             return found
-        time.sleep(min(0.25, max(0.005, 4.0 * (time.monotonic() - began))))
+        time.sleep(pause_s(began))
     raise AssertionError(f"waited {deadline_s} s in vain for {what}")
 
 

@@ -21,7 +21,7 @@ from service.config.settings import Settings
 from service.domain.access import Identity
 
 TURNS: Final = 16
-"""Requests of one caller that run at a time, of the 40 threads that answer requests; as many of each method need none."""
+"""Requests of one caller that run at a time on the 40 threads that answer requests, and quick ones of each method without."""
 
 LARGE: Final = 2
 """Large bodies that are acted on at a time, one for each caller: they compute without a pause, and so delay all others."""
@@ -140,19 +140,14 @@ class Ticket:
         self.admission.take(self.settings, self.caller, bound, amount, self._taken[bound])
         self._taken[bound] += amount
 
-    async def wait_for_turn(self, *, is_forwarded: bool) -> None:
+    async def wait_for_turn(self, *, is_forwarded: bool, quick: str = "") -> None:
         """Wait until fewer than :data:`TURNS` requests of the caller run.
 
-        Those that other services forward are counted apart: they are never forwarded again, so each of them ends.
+        Those that other services forward are counted apart: they are never forwarded again, so each of them ends. ``quick``: the
+        method of a request that needs none of those threads, or soon waits for a turn with one. Each method has turns of its own,
+        so that no look at a job waits for submissions.
         """
-        await self._wait(_Turn("forwarded" if is_forwarded else "any", self.caller), TURNS)
-
-    async def wait_for_quick_turn(self, method: str) -> None:
-        """As :meth:`wait_for_turn`, for a request that needs none of those threads, or soon waits for a turn with one.
-
-        Each method has turns of its own, so that no look at a job waits for submissions.
-        """
-        await self._wait(_Turn(f"quick {method}", self.caller), TURNS)
+        await self._wait(_Turn(f"{'forwarded' if is_forwarded else 'any'} {quick}", self.caller), TURNS)
 
     async def wait_for_large(self) -> None:
         """Wait until no other large body of the caller, and fewer than :data:`LARGE` of all callers are acted on."""

@@ -21,6 +21,7 @@ from service.api.idempotency import Keys
 from service.api.overview import Overviews, read
 from service.api.peers import Peers
 from service.api.permissions import Owners, Rule, rule_of
+from service.api.quick import QuickRoutes
 from service.api.rates import Buckets
 from service.api.readiness import Readiness
 from service.api.routers import (
@@ -52,7 +53,6 @@ from service.api.routers.common import ProblemDocument
 from service.api.security import RequestGuard
 from service.api.site import site_routes
 from service.api.sse import Streams
-from service.api.strict_json import QuickRoutes
 from service.db.identity import peer_secret
 
 ROUTERS = (

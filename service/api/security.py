@@ -26,9 +26,9 @@ from service.api.deps import ApiDependencies
 from service.api.docs_page import DOCS_PATH
 from service.api.peers import CLIENT_HEADER, Peers, is_from_peer
 from service.api.problems import Problem, ProblemType, response, unavailable
+from service.api.quick import QuickRoutes, quickly_answered
 from service.api.rates import Buckets
 from service.api.site import SITE_PATH
-from service.api.strict_json import QuickRoutes, quickly_answered
 from service.config.environment import reached_host
 from service.config.settings import Settings
 from service.domain.access import Identity
@@ -144,7 +144,7 @@ class RequestGuard:
                 limited = await _after_body(limited)
             routes: QuickRoutes = scope["app"].state.quick_routes
             if (quick := routes.of(scope)) is not None:
-                await ticket.wait_for_quick_turn(scope["method"])
+                await ticket.wait_for_turn(is_forwarded=is_peer, quick=scope["method"])
                 found, limited = await quickly_answered(*quick, scope, limited)
                 if found is not None:
                     await found(scope, limited, answer)

@@ -6,25 +6,20 @@ and ``Infinity`` pass as floats: the typed bodies refuse them with their JSON po
 
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
-from starlette.requests import ClientDisconnect
-from starlette.routing import BaseRoute
-from starlette.types import Message, Receive, Scope
+from starlette.types import Message, Receive
 
 from service.api.admission import ticket_of
 from service.api.heavy import PARSING
 from service.api.problems import FAULTS_MAX, Fault, Problem, ProblemType, json_pointer
 from service.api.stepwise import validated
 from service.wire.bodies import SubmissionBody
-
-Endpoint = TypeVar("Endpoint", bound=Callable[..., object])
 
 LARGE_BYTES = 16 * 1024
 """Bodies up to this size are parsed in the event loop: that takes less than the hand-over to a thread."""
@@ -145,26 +140,6 @@ class StrictRequest(Request):
         return validated(document, self.app.state.dependencies.settings, is_small=len(raw) <= LARGE_BYTES)
 
 
-Quick = Callable[[StrictRequest], Awaitable[Response | None]]
-"""Answers the usual requests of a route at a fraction of the cost, without one of the threads that answer requests. None: the
-route's function has to answer.
-
-It must refuse nothing that the route accepts, and accept nothing that the route refuses.
-"""
-
-_QUICK: Final = "answers_quickly"
-
-
-def quick(answer: Quick) -> Callable[[Endpoint], Endpoint]:
-    """Decorates the function of a route with the answer that is tried before it. A parameter may only end its path."""
-
-    def mark(endpoint: Endpoint) -> Endpoint:
-        setattr(endpoint, _QUICK, answer)
-        return endpoint
-
-    return mark
-
-
 class StrictRoute(APIRoute):
     """A route that reads its body strictly."""
 
@@ -181,50 +156,3 @@ class StrictRoute(APIRoute):
     def body_type(self) -> Any:
         """The type of the body; None without one."""
         return None if self.body_field is None else self.body_field.field_info.annotation
-
-    @property
-    def quick(self) -> Quick | None:
-        """What is tried before the route's function, if anything."""
-        found: Quick | None = getattr(self.endpoint, _QUICK, None)
-        return found
-
-
-class QuickRoutes:
-    """The routes with a quick answer, by method and path."""
-
-    def __init__(self, routes: Iterable[BaseRoute]) -> None:
-        self._routes = {
-            (method, route.path.partition("{")[0], "{" in route.path): route
-            for route in routes
-            if isinstance(route, StrictRoute) and route.quick is not None
-            for method in route.methods or ()
-        }
-
-    def of(self, scope: Scope) -> tuple[StrictRoute, dict[str, str]] | None:
-        """The route of a request, and the parameters of its path; None if it has no quick answer."""
-        method, path = scope["method"], scope["path"]
-        if (route := self._routes.get((method, path, False))) is not None:
-            return route, {}
-        head, slash, last = path.rpartition("/")
-        if last and (route := self._routes.get((method, head + slash, True))) is not None:
-            return route, dict.fromkeys(route.param_convertors, last)
-        return None
-
-
-async def quickly_answered(
-    route: StrictRoute, parameters: Mapping[str, str], scope: Scope, receive: Receive
-) -> tuple[Response | None, Receive]:
-    """The quick answer of the route, without the router and all that FastAPI does around a route's function, which is most of
-    the work for a small request. If there is none, a ``receive`` that gives the body once more. Raises Problem (413).
-    """
-    scope.update({"route": route, "endpoint": route.endpoint, "path_params": dict(parameters)})
-    request = StrictRequest(Request(scope, receive), route.body_type)
-    try:
-        await request.body()
-    except ClientDisconnect:
-        return None, receive
-    with suppress(Problem):  # which the longer way finds again
-        found = None if route.quick is None else await route.quick(request)
-        if found is not None:
-            return found, receive
-    return None, request.once_more()

@@ -298,7 +298,7 @@ def test_forwarded_requests_take_turns_of_their_own(tmp_path: Path, monkeypatch:
 
 
 @contextmanager
-def slow_submissions(world: World, address: Address, key: str, count: int) -> Iterator[list[socket.socket]]:
+def slow_submissions(address: Address, key: str, count: int) -> Iterator[list[socket.socket]]:
     """As many submissions of one caller, whose bodies do not end."""
     lines = ("Content-Type: application/json", "Content-Length: 90")
     with ExitStack() as stack:
@@ -319,7 +319,7 @@ def test_submissions_hold_up_no_other_request_of_their_caller(tmp_path: Path) ->
     app = create_app(world.dependencies())
     with closing(world.database), listening(app, world.settings) as address, ThreadPoolExecutor(1) as pool:
         (ann,) = users(world, "ann")
-        with web(address, ann) as client, slow_submissions(world, address, ann, TURNS) as connections:
+        with web(address, ann) as client, slow_submissions(address, ann, TURNS) as connections:
             wait_for(lambda: under_way(app) == TURNS, "slow submissions")
             one_more = pool.submit(submit, address, ann)
             wait_for(lambda: under_way(app) == TURNS + 1, "one more")
@@ -327,6 +327,21 @@ def test_submissions_hold_up_no_other_request_of_their_caller(tmp_path: Path) ->
             assert not one_more.done()
             connections[0].close()
             assert one_more.result(PATIENCE_S) == 201
+
+
+def test_submissions_hold_up_none_that_is_forwarded(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    app = create_app(world.dependencies())
+    signed = Peers(lambda: peer_secret(world.database), lambda: world.now_s).sign("POST", "/v1/jobs", LOCAL)
+    with (
+        closing(world.database),
+        listening(app, world.settings) as address,
+        slow_submissions(address, world.token, TURNS),
+        web(address) as other_service,
+    ):
+        wait_for(lambda: under_way(app) == TURNS, "slow submissions")
+        answer = other_service.post("/v1/jobs", json=plain_job(), headers={PEER_HEADER: signed}, timeout=10.0)
+        assert answer.status_code == 201
 
 
 PROGRESS = "/v1/attempts/1.1/progress"

@@ -1,5 +1,6 @@
 """What is answered quickly is answered as by the route's function: status, headers and body."""
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -9,8 +10,8 @@ import pytest
 from httpx import Client
 
 from service.api.app import create_app
+from service.api.quick import QuickRoutes
 from service.api.routers import jobs
-from service.api.strict_json import QuickRoutes
 from service.domain.access import Role
 from tests.api.client import client_of
 from tests.api.conftest import make_world
@@ -27,9 +28,9 @@ class Counting(ThreadPoolExecutor):
 
     calls = 0
 
-    def submit(self, *call: Any, **values: Any) -> Future[Any]:  # type: ignore[override]
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         self.calls += 1
-        return super().submit(*call, **values)
+        return super().submit(fn, *args, **kwargs)
 
 
 def seen(client: Client, method: str, path: str, tags: list[str]) -> tuple[int, dict[str, str], bytes]:

@@ -20,6 +20,7 @@ import psutil
 
 from service.slurm.cluster import Slurm
 from service.slurm.commands import SlurmCommands, SlurmError
+from tests.local_executor import pause_s
 
 PACKAGES: Final = ("slurm-wlm", "slurmctld", "slurmd", "munge")
 T = TypeVar("T")
@@ -95,10 +96,7 @@ def alone_on_network() -> bool:
 
 
 def wait_for(condition: Callable[[], T], what: str, limit_s: float = START_S) -> T:
-    """The first true value of ``condition``, which may raise :class:`SlurmError` while Slurm does not answer.
-
-    A costly question is repeated after a longer pause: Slurm's commands take more of a processor than what is waited for.
-    """
+    """The first true value of ``condition``, which may raise :class:`SlurmError` while Slurm does not answer."""
     deadline_s = time.monotonic() + limit_s
     while True:
         began_s = time.monotonic()
@@ -111,7 +109,7 @@ def wait_for(condition: Callable[[], T], what: str, limit_s: float = START_S) ->
             return value
         if time.monotonic() > deadline_s:
             raise AssertionError(f"{what}: not within {limit_s:g} s{f' ({fault})' if fault else ''}")
-        time.sleep(min(0.5, max(0.05, 4.0 * (time.monotonic() - began_s))))
+        time.sleep(pause_s(began_s))
 
 
 class SlurmCluster:

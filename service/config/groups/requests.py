@@ -51,7 +51,7 @@ class Requests(BaseModel):
         128,
         1,
         100_000,
-        "Requests of one caller at a time; further ones are refused. A user's keys are one caller. 16 run, and 16 submissions.",
+        "Requests of one caller at a time; further ones are refused. All keys of a user are one caller. At most 16 hold threads.",
     )
     heavy_requests_max: int = between(
         16,

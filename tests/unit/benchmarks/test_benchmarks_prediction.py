@@ -1,11 +1,12 @@
 """The benchmark of predictions runs, and prints the figures that it promises; its sizes here mean nothing."""
 
+import gc
 import sys
 
 import pytest
 
 from benchmarks import prediction
-from service.runtime.garbage import is_frozen, let_go
+from service.runtime.garbage import let_go
 
 
 @pytest.mark.slow
@@ -14,7 +15,7 @@ def test_what_a_prediction_costs(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr(sys, "argv", ["prediction", *sizes])
     let_go()
     prediction.main()
-    assert is_frozen(), "measured as the service runs"
+    assert gc.get_freeze_count() > 0, "measured as the service runs"
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("calibration: ")
     assert lines[1].startswith("500 ended jobs in the database; warmed in ")
