@@ -177,7 +177,7 @@ class Top(App[None]):
             self._say(f"There is no job {screen.job_id}, or you may not see it.", wrong=True)
             screen.dismiss(None)
             return
-        if screen.is_attached and screen.is_mounted:
+        if screen.has_widgets:
             await screen.show(story)
 
     async def _follow(self) -> None:
@@ -265,7 +265,7 @@ class Top(App[None]):
         elif broken is not None:
             self.strip.update(broken)
         self.screen_stack[0].set_class(broken is not None, "stale")
-        if isinstance(top, JobScreen) and top.is_mounted:  # else it has no widgets yet
+        if isinstance(top, JobScreen) and top.has_widgets:
             top.show_link(broken)
 
     def _show_choice(self) -> None:

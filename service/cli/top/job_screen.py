@@ -41,6 +41,11 @@ class JobScreen(Screen[None]):
         """Let the arrow keys scroll."""
         self.query_one("#story").focus()
 
+    @property
+    def has_widgets(self) -> bool:
+        """False before the page is composed, and while it or the application closes, which takes the widgets away first."""
+        return self.is_attached and all(self.query(name) for name in ("#link", "#headline", "#story"))
+
     async def show(self, story: Story) -> None:
         """Show what is known now. Sections keep their places, so the page does not jump."""
         first, self.story = self.story is None, story

@@ -318,6 +318,24 @@ def test_data_that_are_stale_stay_marked_until_the_service_answers_again(
     drive(service, look)
 
 
+def test_a_job_page_that_closes_is_not_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = cluster()
+    for name in ("RETRY_S", "PERIOD_S"):
+        monkeypatch.setattr(view, name, 0.1)
+
+    async def look(app: Top, pilot: Pilot[None]) -> None:
+        await pilot.press("enter")
+        await until_shown(pilot, "epoch 2")
+        # As when the application ends: the page is on top, and its widgets are gone.
+        await app.screen.remove_children()
+        service.down = True
+        await until(pilot, lambda: app.screen_stack[0].has_class("stale"), "the broken connection")
+        service.down = False
+        await until(pilot, lambda: not app.screen_stack[0].has_class("stale"), "the connection")
+
+    drive(service, look)
+
+
 def test_a_job_page_says_that_it_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
     service = cluster()
     for name in ("RETRY_S", "PERIOD_S"):
