@@ -211,6 +211,10 @@ class HistoryStore:
                 self._argument_runs.popitem(last=False)
 
 
+_OpenJob = tuple[float, int, tuple[Hashable, ...]]
+"""Submission time, job, and the keys of its groups. No job is in a group twice, so the keys are never compared."""
+
+
 class OpenJobs:
     """Jobs that were submitted and have not ended, per recurrence and per user: the "running now in this group" features.
 
@@ -219,9 +223,8 @@ class OpenJobs:
 
     def __init__(self) -> None:
         # Plain lists: jobs arrive nearly in order, so most are appended; inserting into a list of 100,000 takes 40 microseconds.
-        self._groups: dict[Hashable, list[tuple[float, int]]] = {}
-        self._members: OrderedDict[int, tuple[float, tuple[Hashable, ...]]] = OrderedDict()
-        self._last_keys: tuple[Hashable, ...] = ()
+        self._groups: dict[Hashable, list[_OpenJob]] = {}
+        self._members: OrderedDict[int, _OpenJob] = OrderedDict()
 
     def add(self, job: int, submitted_at_s: float, keys: Sequence[Hashable]) -> None:
         """A job was submitted. Adding it twice changes nothing."""
@@ -229,26 +232,29 @@ class OpenJobs:
             return
         while self._members and next(iter(self._members.values()))[0] < submitted_at_s - OPEN_MAX_AGE_S:
             self.remove(next(iter(self._members)))
-        # Jobs of one program follow each other: a hundred thousand elements of arrays share a few tuples of keys.
-        if tuple(keys) != self._last_keys:
-            self._last_keys = tuple(keys)
-        self._members[job] = (submitted_at_s, self._last_keys)
-        entry = (submitted_at_s, job)
-        for key in keys:
-            insort(self._groups.setdefault(key, []), entry)
+        groups = [self._groups.setdefault(key, []) for key in keys]
+        entry = (submitted_at_s, job, tuple(keys))
+        if groups and groups[0] and groups[0][-1][2] == entry[2]:
+            # A hundred thousand jobs of a few programs share a few tuples of keys.
+            entry = (submitted_at_s, job, groups[0][-1][2])
+        self._members[job] = entry
+        for group in groups:
+            insort(group, entry)
 
     def remove(self, job: int) -> None:
         """The job ended, or is too old to count as open."""
-        submitted_at_s, keys = self._members.pop(job, (0.0, ()))
-        for key in keys:
+        entry = self._members.pop(job, None)
+        if entry is None:
+            return
+        for key in entry[2]:
             members = self._groups[key]
-            del members[bisect_left(members, (submitted_at_s, job))]
+            del members[bisect_left(members, entry)]
             if not members:
                 del self._groups[key]
 
     def members(self, key: Hashable) -> list[int]:
         """The open jobs of the group, earliest submitted first."""
-        return [job for _, job in self._groups.get(key, ())]
+        return [job for _, job, _ in self._groups.get(key, ())]
 
     def before(self, key: Hashable, submitted_at_s: float, job: int) -> tuple[int, float]:
         """How many open jobs of the group were submitted earlier, and the age in seconds of the oldest (0.0: none)."""
@@ -267,15 +273,15 @@ class OpenJobs:
             return ()
         members, first, end = self._earlier(key, submitted_at_s, job)
         newest = members[max(first, end - limit) : end]
-        return tuple(submitted_at_s - each_s for each_s, number in reversed(newest) if number != job)
+        return tuple(submitted_at_s - each_s for each_s, number, _ in reversed(newest) if number != job)
 
     def _counts(self, key: Hashable, submitted_at_s: float, job: int) -> bool:
         """Whether the job itself is among the group's earlier ones: it is asked about again, as if it were submitted now."""
         own = self._members.get(job)
-        return own is not None and submitted_at_s - OPEN_MAX_AGE_S <= own[0] < submitted_at_s and key in own[1]
+        return own is not None and submitted_at_s - OPEN_MAX_AGE_S <= own[0] < submitted_at_s and key in own[2]
 
-    def _earlier(self, key: Hashable, submitted_at_s: float, job: int) -> tuple[list[tuple[float, int]], int, int]:
+    def _earlier(self, key: Hashable, submitted_at_s: float, job: int) -> tuple[list[_OpenJob], int, int]:
         """The group's jobs, and the range of those that were submitted before the job and are not too old."""
         members = self._groups[key]
-        first = bisect_left(members, (submitted_at_s - OPEN_MAX_AGE_S, -1))
-        return members, first, bisect_left(members, (submitted_at_s, job))
+        first = bisect_left(members, (submitted_at_s - OPEN_MAX_AGE_S, -1, ()))
+        return members, first, bisect_left(members, (submitted_at_s, job, ()))

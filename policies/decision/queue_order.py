@@ -74,9 +74,11 @@ def queue_slice(policy: Ranking, view: ClusterView, state: SchedulerState, wante
     others: tuple[JobId, ...] = ()
     if wanted.sees is not None:
         owners = {owner for owner in index.owned if wanted.sees(owner.project, owner.user)}
-        ordered = sum(len(index.owned[owner]) for owner in owners) - sum(index.owners[job] in owners for job in gone)
-        each = (job for owner in owners for job in index.owned[owner] if job not in gone)
-        keys = _first(index, lambda job: index.owners[job] in owners and job not in gone, ordered, each, wanted)
+        ordered = sum(len(index.owned[owner][1]) for owner in owners) - sum(
+            index.keys[job][2] in owners for job in gone
+        )
+        each = (job for owner in owners for job in index.owned[owner][1] if job not in gone)
+        keys = _first(index, lambda job: index.keys[job][2] in owners and job not in gone, ordered, each, wanted)
     elif wanted.among is None:
         found_keys = index.following(wanted.past, wanted.limit + len(started))
         keys = [key for key in found_keys if key.job not in gone][: wanted.limit]

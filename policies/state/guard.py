@@ -8,10 +8,10 @@ from policies.state.sorted_list import SortedList
 
 
 class _Wait(NamedTuple):
-    """A waiting job: ``since_s`` is its submission, later by the waiting that the time it has run is worth."""
+    """A waiting job: its entries in both orders, one object where they are equal, and its GPUs."""
 
-    submitted_at_s: float
-    since_s: float
+    by_age: tuple[float, JobId]
+    by_wait: tuple[float, JobId]
     gpus: int
 
 
@@ -33,7 +33,9 @@ class StarvationGuard:
         self.waiting_order: SortedList[tuple[float, JobId]] = SortedList()
         """(submission time, job) of each waiting job."""
         self.overdue_order: SortedList[tuple[float, JobId]] = SortedList()
-        """(time from which its wait counts, job) of each waiting job: the first is overdue first."""
+        """(time from which its wait counts, job) of each waiting job: the first is overdue first. That time is its submission,
+        later by the waiting that the time it has run is worth.
+        """
         self._waits: dict[JobId, _Wait] = {}
         self._ages: SortedList[tuple[float, JobId, int]] = SortedList()
         """(submission time, job, GPUs) of each competing job that is not in ``guarded``."""
@@ -64,19 +66,20 @@ class StarvationGuard:
 
     def start_waiting(self, job: JobView, cluster_gpus: int) -> None:
         """The job waits; it is not known as waiting yet."""
-        since_s = job.submitted_at_s
+        by_age = by_wait = (job.submitted_at_s, job.id)
         if job.attempts and self.gpus_max > 0.0:
             # Time that the job has run counts as if it had run on the guarded share of the cluster.
-            since_s += job.attained_service_s(0.0) / job.spec.gpus * cluster_gpus / self.gpus_max
-        self._waits[job.id] = _Wait(job.submitted_at_s, since_s, job.spec.gpus)
-        self.waiting_order.add((job.submitted_at_s, job.id))
-        self.overdue_order.add((since_s, job.id))
+            ran_s = job.attained_service_s(0.0) / job.spec.gpus * cluster_gpus / self.gpus_max
+            by_wait = (job.submitted_at_s + ran_s, job.id)
+        self._waits[job.id] = _Wait(by_age, by_wait, job.spec.gpus)
+        self.waiting_order.add(by_age)
+        self.overdue_order.add(by_wait)
 
     def stop_waiting(self, job: JobId) -> None:
         """The job does not wait any more; it was known as waiting."""
         wait = self._waits.pop(job)
-        self.waiting_order.remove((wait.submitted_at_s, job))
-        self.overdue_order.remove((wait.since_s, job))
+        self.waiting_order.remove(wait.by_age)
+        self.overdue_order.remove(wait.by_wait)
 
     def fill(self, overdue_since_s: float) -> list[JobId]:
         """Guard the oldest competing jobs while they fit ``gpus_max``, and one waiting job; return the new ones.
@@ -130,7 +133,7 @@ class StarvationGuard:
     def check(self) -> None:
         """Raise AssertionError unless all orders agree and the guarded GPUs are the sum over the guarded jobs. O(n)."""
         assert self.guarded_gpus == sum(self.guarded.values())
-        assert list(self.waiting_order) == sorted((wait.submitted_at_s, job) for job, wait in self._waits.items())
-        assert list(self.overdue_order) == sorted((wait.since_s, job) for job, wait in self._waits.items())
+        assert list(self.waiting_order) == sorted(wait.by_age for wait in self._waits.values())
+        assert list(self.overdue_order) == sorted(wait.by_wait for wait in self._waits.values())
         assert self.guarded.keys().isdisjoint(entry[1] for entry in self._ages)
         assert self.extra not in self.guarded

@@ -109,7 +109,7 @@ class SchedulerState:
         found = self.waiting.remove(job)
         if found is None:
             return
-        gang, key = found
+        gang, key, _ = found
         self.guard.stop_waiting(job)
         head = self.waiting.heads.get(gang)
         if head is None:

@@ -14,16 +14,16 @@ class WaitingIndex:
     O(log n).
     """
 
-    __slots__ = ("classes", "heads", "keys", "owned", "owners")
+    __slots__ = ("classes", "heads", "keys", "owned")
 
     def __init__(self) -> None:
         self.classes: dict[GangClass, SortedList[JobKey]] = {}
         """The keys of each class, ascending. A class without jobs has no entry."""
         self.heads: dict[GangClass, JobKey] = {}
-        self.keys: dict[JobId, tuple[GangClass, JobKey]] = {}
-        self.owners: dict[JobId, Owner] = {}
-        self.owned: dict[Owner, set[JobId]] = {}
-        """The jobs of each owner. One without jobs has no entry."""
+        self.keys: dict[JobId, tuple[GangClass, JobKey, Owner]] = {}
+        """Jobs of one class share its object, and those of one owner theirs: a queue of 100,000 has few of either."""
+        self.owned: dict[Owner, tuple[Owner, set[JobId]]] = {}
+        """Each owner and the owner's jobs. One without jobs has no entry."""
 
     def __contains__(self, job: JobId) -> bool:
         return job in self.keys
@@ -33,27 +33,28 @@ class WaitingIndex:
 
     def add(self, gang: GangClass, key: JobKey, owner: Owner) -> bool:
         """Index a job that is not indexed; return whether it is the head of its class now."""
-        self.keys[key.job] = (gang, key)
-        self.owners[key.job] = owner
-        self.owned.setdefault(owner, set()).add(key.job)
+        owner, owned = self.owned.setdefault(owner, (owner, set()))
+        owned.add(key.job)
+        head = self.heads.get(gang)
+        if head is not None:
+            gang = self.keys[head.job][0]
+        self.keys[key.job] = (gang, key, owner)
         entries = self.classes.get(gang)
         if entries is None:
             entries = self.classes[gang] = SortedList()
         entries.add(key)
-        head = self.heads.get(gang)
         if head is None or key < head:
             self.heads[gang] = key
             return True
         return False
 
-    def remove(self, job: JobId) -> tuple[GangClass, JobKey] | None:
-        """Remove a job and return its class and key; None for an unknown job."""
+    def remove(self, job: JobId) -> tuple[GangClass, JobKey, Owner] | None:
+        """Remove a job and return its class, key and owner; None for an unknown job."""
         found = self.keys.pop(job, None)
         if found is None:
             return None
-        gang, key = found
-        owner = self.owners.pop(job)
-        owned = self.owned[owner]
+        gang, key, owner = found
+        owned = self.owned[owner][1]
         owned.discard(job)
         if not owned:
             del self.owned[owner]
@@ -83,8 +84,10 @@ class WaitingIndex:
         """Raise AssertionError unless classes, heads, keys and owners agree. O(n)."""
         assert self.heads == {gang: entries[0] for gang, entries in self.classes.items()}
         indexed = {key.job: (gang, key) for gang, entries in self.classes.items() for key in entries}
-        assert indexed == self.keys
+        assert indexed == {job: (gang, key) for job, (gang, key, _) in self.keys.items()}
         assert sum(len(entries) for entries in self.classes.values()) == len(self.keys)
-        assert self.owners.keys() == self.keys.keys()
-        assert {job: owner for owner, jobs in self.owned.items() for job in jobs} == self.owners
-        assert all(self.owned.values())
+        owners = {job: owner for job, (_, _, owner) in self.keys.items()}
+        assert {job: owner for owner, (_, jobs) in self.owned.items() for job in jobs} == owners
+        assert all(jobs for _, jobs in self.owned.values())
+        assert len({id(gang) for gang, _, _ in self.keys.values()}) == len(self.classes)
+        assert len({id(owner) for owner in owners.values()}) == len(self.owned)

@@ -120,9 +120,11 @@ class Leading:
         add(self._look_at_health, "interval", seconds=HEALTH_PERIOD_S, id="health", **ONCE)
         self._closing.enter_context(self.stack.health.watching())
         self._closing.enter_context(set_aside())
-        if self._work_to_warm is not None:
+        # Not kept: it holds a request for each unfinished job.
+        work, self._work_to_warm = self._work_to_warm, None
+        if work is not None:
             self._closing.callback(self.stack.warming.close)
-            self.stack.warming.begin(partial(self._after_first_cycle, self._work_to_warm), self.loop.nudge)
+            self.stack.warming.begin(partial(self._after_first_cycle, work), self.loop.nudge)
         self.loop.start()
         self._closing.callback(self.shadowing.save)
         self._closing.callback(self._simulations.close)

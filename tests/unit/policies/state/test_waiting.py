@@ -34,7 +34,8 @@ def test_the_index_agrees_with_a_sorted_list(operations: list[tuple[bool, int, i
             same_class = sorted(key for known, key in model.values() if known == gang(gpus))
             assert index.add(gang(gpus), key, owner(job)) == (same_class[0] == key), "whether it is the head now"
         else:
-            assert index.remove(job) == model.pop(job, None)
+            known = model.pop(job, None)
+            assert index.remove(job) == (None if known is None else (*known, owner(job)))
         index.check()
         order = sorted(key for _, key in model.values())
         assert [index.jobs_ahead(key.job) for key in order] == list(range(len(order)))
@@ -46,4 +47,6 @@ def test_the_index_agrees_with_a_sorted_list(operations: list[tuple[bool, int, i
         assert index.following(between, 3) == [key for key in order if key > between][:3]
         assert (len(index), set(index.keys)) == (len(model), set(model))
         assert all(known in index for known in model)
-        assert index.owned == {each: {job for job in model if owner(job) == each} for each in map(owner, model)}
+        assert {each: jobs for each, (_, jobs) in index.owned.items()} == {
+            each: {job for job in model if owner(job) == each} for each in map(owner, model)
+        }
