@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -18,6 +19,7 @@ from typing import Final, NamedTuple
 
 from policies.model.ids import JobId
 from service.advice.mirror import Mirrored
+from service.runtime.signals import signals_later
 from service.slurm.cluster import Slurm
 from service.slurm.commands import SlurmAway, SlurmError, SlurmMissing, SlurmRefused, SlurmTimeout, own_user
 from service.slurm.jobs import SlurmJob
@@ -210,11 +212,15 @@ class NiceOrder:
             yield Waiting(number, job.group, found.priority, found.nice, found.nice if kept is None else kept.before)
 
     def _change(self, wanted: Mapping[int, int]) -> Outcome:
-        """Write the values one by one. Where Slurm does not answer, the others are left for the next time."""
+        """Write the values one by one, each whole: a signal is handled after it. Where Slurm does not answer, the others are left
+        for the next time.
+        """
         changed = refused = 0
         for number, nice in wanted.items():
             try:
-                self._slurm.update_job(number, {"Nice": str(nice)})
+                # Of a write that is broken off, Slurm may carry out the rest after the undoing.
+                with signals_later(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                    self._slurm.update_job(number, {"Nice": str(nice)})
             except SlurmRefused:
                 refused += 1
                 self._refused.add(number)

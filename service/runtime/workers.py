@@ -25,6 +25,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from service.runtime.garbage import frozen
 from service.runtime.processes import die_with_parent
+from service.runtime.signals import signals_later
 
 _TICK_S = 0.2
 """Longest time between two calls of :meth:`Watch.tick` while processes run, and shortest between two messages of progress."""
@@ -181,7 +182,7 @@ class _Team(Generic[Value]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        with _signals_later():
+        with signals_later(signal.SIGINT, signal.SIGTERM):
             for worker in self._workers:
                 worker.process.kill()
             for worker in self._workers:
@@ -243,39 +244,13 @@ class _Team(Generic[Value]):
     def _start(self) -> _Worker:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_serve, args=(self._source, theirs))
-        with _signals_later():
+        with signals_later(signal.SIGINT, signal.SIGTERM):  # the parent handles Ctrl-C, and ends them
             process.start()
             worker = _Worker(process, ours)
             self._workers.append(worker)
         # The pipe then ends when the worker does.
         theirs.close()
         return worker
-
-
-@contextmanager
-def _signals_later() -> Iterator[None]:
-    """Delay signals, and start processes with SIGINT and SIGTERM blocked: the parent handles Ctrl-C and ends them.
-
-    They inherit the mask of this thread. Other threads of this process may block nothing, so a handler records the signal.
-    """
-    if current_thread() is not main_thread():
-        yield
-        return
-    caught: list[int] = []
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        caught.append(number)
-
-    handlers = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, handlers)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        if caught:
-            signal.raise_signal(caught[0])
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The order of waiting jobs by nice values: what is written, what is left alone, and that all of it is undone."""
 
 import json
+import signal
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -39,6 +40,7 @@ class FakeSlurm(Slurm):
         self.writes: list[tuple[int, int]] = []
         self.refuses: set[int] = set()
         self.dies_after: int | None = None
+        self.during_write: signal.Signals | None = None
 
     def jobs(self, comment: str = "") -> list[SlurmJob]:
         return list(self.queue.values())
@@ -49,6 +51,8 @@ class FakeSlurm(Slurm):
             raise KeyboardInterrupt
         if number in self.refuses:
             raise SlurmRefused("scontrol: Access/permission denied")
+        if self.during_write is not None:
+            signal.raise_signal(self.during_write)
         self.writes.append((number, nice))
         self.set_nice(number, nice)
 
@@ -65,6 +69,23 @@ def _mirrored(slurm: FakeSlurm, order: list[int]) -> tuple[Mirrored, list[JobId]
     found = mirror(live.seen(NOW_S, NODES, slurm.jobs()), 1000)
     numbers = {job.key: number for number, job in found.jobs.items()}
     return found, [numbers[str(number)] for number in order if str(number) in numbers]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_during_a_write_is_handled_after_it(tmp_path: Path, number: signal.Signals) -> None:
+    slurm = FakeSlurm({1: 500, 2: 400, 3: 300})
+    nice = NiceOrder(slurm, tmp_path, ROOT)
+    slurm.during_write = number
+    handler = signal.signal(number, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            nice.apply(*_mirrored(slurm, [3, 1, 2]))
+    finally:
+        signal.signal(number, handler)
+    assert len(slurm.writes) == 1 and slurm.order != [1, 2, 3], "it is whole, and no other follows"
+    slurm.during_write = None
+    nice.undo()
+    assert slurm.order == [1, 2, 3] and kept_values(tmp_path) == 0
 
 
 def test_the_jobs_come_into_the_wanted_order(tmp_path: Path) -> None:
