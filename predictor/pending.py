@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from policies.model.estimate import Estimate, Prediction, ShadowPrediction, Unit
 from predictor.aggregation import AGGREGATION, FROM_LEARNT, LEARNT
@@ -25,7 +26,7 @@ UNDECLARED: Final = "undeclared"
 """The shadow of the estimate before a declaration was mixed in; only where one was."""
 
 _ASLEEP: Final[Array] = np.full(len(LEARNT), np.nan)
-_NO_SHADOWS: Final[Array] = np.empty((0, len(LEARNT)))
+_NO_SHADOWS: Final[NDArray[np.float32]] = np.empty((0, len(LEARNT)), np.float32)
 _NO_BASE: Final[Array] = np.empty(0)
 
 Baselines = dict[Unit, tuple[int, tuple[float, ...]]]
@@ -162,7 +163,7 @@ class PendingPrediction:
     current: bool = True
     served_log: float | None = None
     names: tuple[str, ...] = ()
-    shadow_logs: Array = field(default_factory=lambda: _NO_SHADOWS)
+    shadow_logs: NDArray[np.float32] = field(default_factory=lambda: _NO_SHADOWS)
     base: Array = field(default_factory=lambda: _NO_BASE)
     source: str = ""
     trusted: bool = False
@@ -178,7 +179,8 @@ class PendingPrediction:
             kept = Shadows(tuple(each.model_version for each in kept), np.array([each.points for each in kept]))
         # Releases before the aggregation stored other points; they teach nothing.
         if kept.totals.shape[1:] == LEARNT.shape:
-            self.names, self.shadow_logs = _interned(kept.names), np.log(kept.totals)
+            # Half the memory, and 0.0001% of a total is nothing to learn from.
+            self.names, self.shadow_logs = _interned(kept.names), np.log(kept.totals).astype(np.float32)
         suffix = f"/{AGGREGATION}"
         name = next((name for name in self.names if name.endswith(suffix)), "")
         self.version = name.removesuffix(suffix).removeprefix(_BASIC)
@@ -193,7 +195,7 @@ class PendingPrediction:
 
     def shadow(self, name: str) -> Array | None:
         """The log quantiles (9) of a shadow; None where there is none of that name."""
-        return self.shadow_logs[self.names.index(name)] if name in self.names else None
+        return self.shadow_logs[self.names.index(name)].astype(np.float64) if name in self.names else None
 
     def learnt(self, experts: Sequence[str]) -> Array:
         """The log quantiles (experts, 9) of the experts; NaN where one had no answer."""
