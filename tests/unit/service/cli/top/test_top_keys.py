@@ -286,6 +286,13 @@ def test_nothing_reads_any_more_when_the_connections_are_closed() -> None:
     assert reading == [[]]
 
 
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The view looks ten times a second."""
+    for name in ("RETRY_S", "PERIOD_S"):
+        monkeypatch.setattr(view, name, 0.1)
+
+
 def _gone(service: FakeService) -> None:
     service.down = True
 
@@ -298,11 +305,9 @@ def _refusing(service: FakeService) -> None:
     ("breaks", "words"), [(_gone, "DISCONNECTED: connection refused."), (_refusing, "NO NEW DATA: The key is revoked")]
 )
 def test_data_that_are_stale_stay_marked_until_the_service_answers_again(
-    breaks: Callable[[FakeService], None], words: str, monkeypatch: pytest.MonkeyPatch
+    breaks: Callable[[FakeService], None], words: str, soon: None
 ) -> None:
     service = cluster()
-    for name in ("RETRY_S", "PERIOD_S"):
-        monkeypatch.setattr(view, name, 0.1)
 
     async def look(app: Top, pilot: Pilot[None]) -> None:
         breaks(service)
@@ -318,10 +323,8 @@ def test_data_that_are_stale_stay_marked_until_the_service_answers_again(
     drive(service, look)
 
 
-def test_a_job_page_that_closes_is_not_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_page_that_closes_is_not_written_to(soon: None) -> None:
     service = cluster()
-    for name in ("RETRY_S", "PERIOD_S"):
-        monkeypatch.setattr(view, name, 0.1)
 
     async def look(app: Top, pilot: Pilot[None]) -> None:
         await pilot.press("enter")
@@ -336,10 +339,8 @@ def test_a_job_page_that_closes_is_not_written_to(monkeypatch: pytest.MonkeyPatc
     drive(service, look)
 
 
-def test_a_job_page_says_that_it_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_page_says_that_it_is_stale(soon: None) -> None:
     service = cluster()
-    for name in ("RETRY_S", "PERIOD_S"):
-        monkeypatch.setattr(view, name, 0.1)
 
     async def look(app: Top, pilot: Pilot[None]) -> None:
         await pilot.press("enter")
