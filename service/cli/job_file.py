@@ -1,22 +1,30 @@
 """Reading a job file: YAML or JSON with the keys of the API. Some values may be written differently.
 
 A duration may be ``2h`` or ``02:00:00``; a number in ``env`` or ``command`` is the text that stands in the file; ``graph`` may
-name a JSON file, relative to the job file.
+name a JSON file, and ``working_dir`` a folder, relative to the job file. What an option takes as one text, the key takes as well.
 """
 
 import json
 import shlex
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
 from service.cli.fail import fail
 from service.cli.options import STANDARD, read_file
+from service.cli.short_forms import array_of, gpu_types_of, topology_of, volume_of, words_of
 from service.domain.duration import seconds_of
 
 FILE_BYTES_MAX = 64 << 20
 """Limit of a job file. The service has its own limit, the setting body_bytes_max."""
+
+_SHORT_FORMS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "command": words_of,
+    "array": array_of,
+    "topology": topology_of,
+}
 
 
 def read_job_file(path: str) -> dict[str, Any]:
@@ -40,6 +48,8 @@ def read_job_file(path: str) -> dict[str, Any]:
     for job in jobs if isinstance(jobs, list) else [content]:
         if isinstance(job, dict) and isinstance(job.get("graph"), str):
             job["graph"] = _graph(folder / job["graph"])
+        if isinstance(job, dict) and isinstance(job.get("working_dir"), str) and job["working_dir"]:
+            job["working_dir"] = _folder(folder, job["working_dir"])
     return content
 
 
@@ -50,6 +60,13 @@ def _graph(file: Path) -> Any:
     except (OSError, ValueError, RecursionError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or " ".join(str(error).split())
         fail(f"graph: {file}: {reason}")
+
+
+def _folder(beside: Path, text: str) -> str:
+    try:
+        return str((beside / Path(text).expanduser()).absolute())
+    except RuntimeError as error:
+        fail(f"working_dir: {text!r}: {error}")
 
 
 def _parse(text: str) -> Any:
@@ -71,6 +88,8 @@ def _readable(content: Any, texts: Any) -> Any:
     found = {key: _value(str(key), value, texts.get(key, value)) for key, value in content.items()}
     if isinstance(found.get("jobs"), list):
         found["jobs"] = _readable(content["jobs"], texts["jobs"])
+    if isinstance(found.get("gpu_type"), str) and "gpu_types" not in found:
+        found |= gpu_types_of(found.pop("gpu_type"))
     return found
 
 
@@ -81,12 +100,21 @@ def _value(key: str, value: Any, text: Any) -> Any:
         return [_text(entry, word) for entry, word in zip(value, text, strict=True)]
     if key == "preemption" and isinstance(value, dict):
         return {name: _value(str(name), entry, None) for name, entry in value.items()}
-    if key.endswith("_s") and isinstance(value, str):
-        try:
-            return seconds_of(value)
-        except ValueError as error:
-            raise ValueError(f"{key}: {error}") from None
-    return value
+    if key == "volumes" and isinstance(value, list):
+        return [_short(key, volume_of, each) for each in value]
+    if key == "after" and isinstance(value, (int, dict)):
+        return [value]
+    reader = seconds_of if key.endswith("_s") else _SHORT_FORMS.get(key)
+    return value if reader is None else _short(key, reader, value)
+
+
+def _short(key: str, reader: Callable[[str], Any], value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return reader(value)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
 
 
 def _text(value: Any, written: Any) -> Any:

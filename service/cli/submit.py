@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import getpass
 import os
-import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -21,12 +20,17 @@ from service.cli.jobs import jobs_answer
 from service.cli.options import given, seconds_option
 from service.cli.output import OnceStyle, Style, pause, printable, show
 from service.cli.plan_words import plan_lines
-from service.cli.selectors import SelectorArgument, SelectorError, parse_indices, select
+from service.cli.selectors import SelectorArgument, select
+from service.cli.short_forms import array_of, gpu_types_of, topology_of, volume_of, words_of
 from service.client import TERMINAL_STATES, UNFINISHED_STATES, Client
 
 if TYPE_CHECKING:
     from service.wire.jobs import JobDocument
 
+Read = TypeVar("Read")
+
+_TYPES = frozenset({"gpu_type", "gpu_types"})
+"""Either of them, as an option, replaces both of the file."""
 
 WAIT_POLL_S = 0.5
 LOOK_SINGLY_MAX = 20
@@ -155,12 +159,12 @@ def submit_command(
         gpus=gpus,
         project=project,
         user=user,
-        **_types(gpu_type),
+        **(gpu_types_of(gpu_type) if gpu_type is not None else {}),
         declared_iterations=iterations,
         walltime_s=walltime_s,
         priority=priority,
         checkpoint_period_s=checkpoint_period_s,
-        topology=_topology(topology),
+        topology=_read("--topology", topology_of, topology),
         min_run_s=min_run_s,
         max_retries=max_retries,
         launch=launch,
@@ -169,12 +173,12 @@ def submit_command(
         secret_env=secret_env,
         labels=pairs("--label", label),
         preemption=_preemption(signal, grace_s),
-        array=_array(array),
+        array=_read("--array", array_of, array),
         cpus=cpus,
         memory_gib=memory_gib,
         gpu_memory_gib=gpu_memory_gib,
         image=image,
-        volumes=_volumes(volume),
+        volumes=[_read("--volume", volume_of, each) for each in volume] if volume else None,
         hold=True if hold else None,
     )
     body = body_of(arguments or [], command, options)
@@ -203,16 +207,14 @@ def wait_command(jobs: SelectorArgument, timeout_s: WaitTimeoutOption = None, *,
     _end(ended)
 
 
-def _topology(value: str | None) -> dict[str, Any] | None:
-    """``LEVEL``, or ``LEVEL?`` where it is a wish."""
-    return None if value is None else {"level": value.removesuffix("?"), "required": not value.endswith("?")}
-
-
-def _types(value: str | None) -> dict[str, Any]:
-    """``TYPE`` or ``TYPE,TYPE,...`` as keys of the body."""
-    if value is None or "," not in value:
-        return {"gpu_type": value}
-    return {"gpu_types": [part.strip() for part in value.split(",")]}
+def _read(option: str, reader: Callable[[str], Read], text: str | None) -> Read | None:
+    """The value of an option. Ends the command for one that cannot be read."""
+    if text is None:
+        return None
+    try:
+        return reader(text)
+    except ValueError as error:
+        fail(f"{option}: {error}")
 
 
 def _show(jobs: Sequence[JobDocument], how: Style) -> None:
@@ -277,10 +279,7 @@ def body_of(arguments: Sequence[str], command: str | None, options: dict[str, An
     if command is not None:
         if arguments:
             fail("give the command either as --command or after --, not both")
-        try:
-            words = shlex.split(command)
-        except ValueError as error:
-            fail(f"--command: {error}")
+        words = _read("--command", words_of, command)
     elif "name" in options and arguments:
         # With a name on the command line the words are the command; a file brings its own name.
         words = list(arguments)
@@ -301,6 +300,8 @@ def complete(body: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]
     if isinstance(many, list):
         jobs = [complete(job, options) if isinstance(job, dict) else job for job in many]
         return {**body, "jobs": jobs}
+    if options.keys() & _TYPES:
+        body = {key: value for key, value in body.items() if key not in _TYPES}
     merged = {**body, **options}
     for key in ("env", "labels"):
         if isinstance(body.get(key), dict) and key in options:
@@ -339,29 +340,6 @@ def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str] | None:
             fail(f"{option} {text!r} is not NAME=VALUE")
         found[name] = value
     return found
-
-
-def _array(text: str | None) -> dict[str, Any] | None:
-    if text is None:
-        return None
-    indices, percent, most = text.partition("%")
-    try:
-        array: dict[str, Any] = {"indices": parse_indices(indices)}
-        return array | {"max_running": int(most)} if percent else array
-    except (SelectorError, ValueError):
-        fail(f"--array {text!r} is not a list of indices; write 0-99, 1,5,20-30 or 0-99%10")
-
-
-def _volumes(texts: Sequence[str] | None) -> list[dict[str, Any]] | None:
-    """``SOURCE``, ``SOURCE:TARGET`` or ``SOURCE:TARGET:ro``."""
-    found: list[dict[str, Any]] = []
-    for text in texts or ():
-        source, _, rest = text.partition(":")
-        target, colon, mode = rest.partition(":")
-        if not source or (colon and mode not in ("ro", "rw")):
-            fail(f"--volume {text!r} is not SOURCE, SOURCE:TARGET or SOURCE:TARGET:ro")
-        found.append({"source": source, "target": target or source, "read_only": mode == "ro"})
-    return found or None
 
 
 def _preemption(signal: str | None, grace_s: float | None) -> dict[str, Any] | None:

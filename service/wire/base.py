@@ -8,6 +8,7 @@ TEXT_MAX = 200
 
 NO_CONTROLS = r"^[^\x00-\x1f\x7f]*$"
 NO_NUL = r"^[^\x00]*$"
+ABSOLUTE_PATH = r"^/[^\x00]*$"
 
 Text = Annotated[str, Field(max_length=TEXT_MAX, pattern=NO_CONTROLS)]
 Name = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=NO_CONTROLS)]

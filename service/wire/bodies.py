@@ -24,7 +24,7 @@ from policies.model.ids import ID_MAX
 from service.domain.duration import DurationError, seconds_of
 from service.domain.webhooks import WebhookEvent
 from service.wire import examples
-from service.wire.base import NO_CONTROLS, NO_NUL, STAGES_MAX, TEXT_MAX, Body, Name, Text
+from service.wire.base import ABSOLUTE_PATH, NO_CONTROLS, NO_NUL, STAGES_MAX, TEXT_MAX, Body, Name, Text
 from service.wire.plans import PlanBody
 
 SECONDS_MAX = 10 * 366 * 86400.0
@@ -125,7 +125,7 @@ CycleNumber = Annotated[int, Field(ge=0, le=ID_MAX)]
 Gpus = Annotated[int, Field(ge=1, le=GPUS_MAX)]
 Degree = Annotated[int, Field(ge=1, le=GPUS_MAX)]
 ElementIndex = Annotated[int, Field(ge=0, le=ID_MAX)]
-AbsolutePath = Annotated[str, Field(max_length=4096, pattern=r"^/[^\x00]*$")]
+AbsolutePath = Annotated[str, Field(max_length=4096, pattern=ABSOLUTE_PATH)]
 Cpus = Annotated[int, Field(ge=1, le=CPUS_MAX)]
 MemoryGib = Annotated[float, Field(gt=0, le=MEMORY_GIB_MAX)]
 Priority = Annotated[int, Field(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]

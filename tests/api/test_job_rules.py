@@ -298,6 +298,11 @@ def test_a_stage_that_is_not_connected_is_named(refusing: Client) -> None:
     assert_problem(answer, "invalid-body", ["/parallelism/stages/2"])
 
 
+def test_a_relative_folder_is_refused_in_words(refusing: Client) -> None:
+    (fault,) = refusing.post("/v1/jobs", json=plain_job(working_dir="src")).json()["errors"]
+    assert fault == {"pointer": "/working_dir", "detail": "must be an absolute path, without NUL characters"}
+
+
 @pytest.mark.parametrize("token", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
 @pytest.mark.parametrize("key", ["walltime_s", "gpus", "priority", "checkpoint_period_s"])
 def test_numbers_are_finite(refusing: Client, token: str, key: str) -> None:

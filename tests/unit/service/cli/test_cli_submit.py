@@ -67,6 +67,51 @@ def test_a_command_may_be_one_text(cli: CliWorld) -> None:
     assert submitted(cli)["command"] == ["python", "-c", "print(1)"]
 
 
+def test_a_file_may_write_values_as_options_do(cli: CliWorld, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    head = "name: a\ngpus: 2\nuser: ada\n"
+    file.write_text(head + "command: python t.py --lr 0.1\nworking_dir: runs\ntopology: rack?\ngpu_type: V100, H100\n")
+    result = cli.run("job", "submit", str(file), "--gpu-type", "V100")
+    assert result.exit_code == 0, result.stderr
+    spec = submitted(cli)
+    assert spec["command"] == ["python", "t.py", "--lr", "0.1"] and spec["working_dir"] == str(tmp_path / "runs")
+    assert spec["topology"] == {"level": "rack", "required": False}
+    assert spec["gpu_type"] == "V100"
+    file.write_text(f"{head}command: [python, t.py]\nafter: 1\nimage: i\nvolumes: [/data, '/x:/y:ro']\n")
+    assert cli.run("job", "submit", str(file)).exit_code == 0
+    spec = submitted(cli)
+    assert "after:\n- 1\n" in cli.run("job", "spec", "2").stdout
+    assert [each["target"] for each in spec["volumes"]] == ["/data", "/y"]
+    file.write_text(f"{head}command: 't.py'\narray: 3,5%1\n")
+    assert cli.run("job", "submit", str(file), "-q").stdout.split() == ["3", "4"]
+
+
+def test_an_option_replaces_the_types_of_a_file(cli: CliWorld, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    for written in ("gpu_types: [H100, V100]", "gpu_type: H100", "gpu_type: H100,V100"):
+        file.write_text(f"name: a\ncommand: ['true']\ngpus: 1\nuser: ada\n{written}\n")
+        result = cli.run("job", "submit", str(file), "--gpu-type", "V100")
+        assert result.exit_code == 0, result.stderr
+        assert submitted(cli)["gpu_type"] == "V100" and not submitted(cli).get("gpu_type_fallbacks")
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("command: cd x && python t.py", "command: '&' needs a shell"),
+        ("array: 3-0", "array: '3-0' is not a list of indices"),
+        ("volumes: ['/a:/b:c']", "volumes: '/a:/b:c' is not SOURCE"),
+    ],
+)
+def test_a_value_of_a_file_that_cannot_be_read_is_named(
+    cli: CliWorld, tmp_path: Path, written: str, message: str
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(f"name: a\ngpus: 1\n{written}\n")
+    result = cli.run("job", "submit", str(file))
+    assert result.exit_code == 2 and message in result.stderr
+
+
 @pytest.mark.parametrize(
     ("suffix", "text"),
     [
@@ -253,7 +298,7 @@ def test_an_element_that_is_not_there_is_said(cli: CliWorld, selector: str, word
 def test_indices_that_are_none_are_refused_before_anything_is_sent(cli: CliWorld, indices: str) -> None:
     refused = cli.run("job", "submit", "--name", "a", "--array", indices, "--", "true")
     assert refused.exit_code == 2
-    assert f"--array '{indices}' is not a list of indices" in refused.stderr
+    assert f"--array: '{indices}' is not a list of indices" in refused.stderr
 
 
 def test_so_many_elements_at_a_time_are_asked_for_as_in_slurm(cli: CliWorld) -> None:
