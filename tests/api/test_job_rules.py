@@ -310,6 +310,12 @@ def test_numbers_are_finite(refusing: Client, token: str, key: str) -> None:
     assert_problem(refusing.post("/v1/jobs", content=text, headers=JSON), "invalid-body", [f"/{key}"])
 
 
+@pytest.mark.parametrize("digits", [40, 41, 4301, 10_000])
+def test_an_integer_of_many_digits_is_one_fault(refusing: Client, digits: int) -> None:
+    text = json.dumps(plain_job(gpus="@")).replace('"@"', "7" * digits)
+    assert_problem(refusing.post("/v1/jobs", content=text, headers=JSON), "invalid-body", ["/gpus"])
+
+
 @pytest.mark.parametrize("token", ["NaN", "Infinity", "1e400"])
 def test_layer_times_are_finite(refusing: Client, token: str) -> None:
     text = json.dumps(graph_job(graph=graph(A, layer("b", forward_s="@"), edges=[["a", "b"]]))).replace('"@"', token)
