@@ -303,7 +303,7 @@ def complete(body: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]
     if options.keys() & _TYPES:
         body = {key: value for key, value in body.items() if key not in _TYPES}
     merged = {**body, **options}
-    for key in ("env", "labels"):
+    for key in ("env", "labels", "preemption"):
         if isinstance(body.get(key), dict) and key in options:
             merged[key] = {**body[key], **options[key]}
     if isinstance(body.get("secret_env"), list) and "secret_env" in options:

@@ -86,6 +86,14 @@ def test_a_file_may_write_values_as_options_do(cli: CliWorld, tmp_path: Path) ->
     assert cli.run("job", "submit", str(file), "-q").stdout.split() == ["3", "4"]
 
 
+def test_an_option_changes_one_part_of_a_files_preemption(cli: CliWorld, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("name: a\ncommand: t.py\ngpus: 1\nuser: ada\npreemption: {signal: SIGUSR2, grace_s: 90}\n")
+    assert cli.run("job", "submit", str(file), "--grace-s", "10").exit_code == 0
+    spec = submitted(cli)
+    assert (spec["preemption"]["signal"], spec["preemption"]["grace_s"]) == ("SIGUSR2", 10.0)
+
+
 def test_an_option_replaces_the_types_of_a_file(cli: CliWorld, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     for written in ("gpu_types: [H100, V100]", "gpu_type: H100", "gpu_type: H100,V100"):
