@@ -16,8 +16,8 @@ TWO = -n 2 --dist loadfile --no-loadscope-reorder
 test: $(DEV_STAMP) format lint types imports
 	failed=0; \
 	$(BIN)/python -m pytest $(TWO) -m "not services and not alone and not compiled and not engines and not web" || failed=1; \
-	$(BIN)/python -m pytest $(TWO) -m "services and not engines and not web" || failed=1; \
-	$(BIN)/python -m pytest -m "alone and not engines and not web" || failed=1; \
+	$(BIN)/python -m pytest $(TWO) -m services tests/crash tests/e2e || failed=1; \
+	$(BIN)/python -m pytest -m alone tests/e2e || failed=1; \
 	exit $$failed
 
 # The hot modules compiled from the same source, into build/compiled (see docs/how-to/compile.md). Needs a C compiler.
@@ -35,7 +35,7 @@ test-engines: $(DEV_STAMP)
 
 # The dashboard in a real Chromium (Node, npm and Chromium of Debian, installed where they are missing).
 test-web: $(DEV_STAMP)
-	$(BIN)/python -m tests.web.run $(TWO)
+	$(BIN)/python -m tests.web.run $(TWO) tests/web
 
 # The scripts and styles of the dashboard, from service/web/src into service/web/static.
 web:

@@ -18,6 +18,8 @@ from tests.postgres import NoPostgres, PostgresServer
 settings.register_profile("any_machine", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any_machine")
 
+_SERVICES = [Path(__file__).with_name(name) for name in ("crash", "e2e")]
+
 
 def pytest_configure() -> None:
     """A shell that starts the tests in the background lets them ignore Ctrl-C, and every program that they start as well."""
@@ -26,7 +28,13 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first: where two processes take whole files, neither is left with a long one in the end."""
+    """Files with slow tests come first: where two processes take whole files, neither is left with a long one in the end.
+
+    Tests with services must be where `make test` looks for them: collecting all folders again takes half a minute.
+    """
+    for item in items:
+        if {"services", "alone"} & {mark.name for mark in item.iter_markers()} and item.path.parent not in _SERVICES:
+            raise pytest.UsageError(f"{item.nodeid}: tests with services are in tests/crash and tests/e2e")
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
     items.sort(key=lambda item: item.path not in slow)
 

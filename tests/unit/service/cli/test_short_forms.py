@@ -4,7 +4,7 @@ import shlex
 import subprocess
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from service.cli.short_forms import array_of, gpu_types_of, topology_of, volume_of, words_of
@@ -17,7 +17,6 @@ def test_quoted_words_come_back(words: list[str]) -> None:
     assert words_of(shlex.join(words)) == words
 
 
-@settings(deadline=None)
 @given(st.text(st.sampled_from(" ab'\"\\\n$`|&;<>()"), max_size=12))
 def test_what_is_accepted_means_the_same_to_a_shell(text: str) -> None:
     try:
