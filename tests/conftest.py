@@ -18,7 +18,8 @@ from tests.postgres import NoPostgres, PostgresServer
 settings.register_profile("any_machine", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any_machine")
 
-_SERVICES = [Path(__file__).with_name(name) for name in ("crash", "e2e")]
+_PLACES = {"services": ("crash", "e2e"), "alone": ("e2e",)}
+"""Where `make test` looks for the tests with a mark: collecting all folders again takes half a minute."""
 
 
 def pytest_configure() -> None:
@@ -28,13 +29,11 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first: where two processes take whole files, neither is left with a long one in the end.
-
-    Tests with services must be where `make test` looks for them: collecting all folders again takes half a minute.
-    """
+    """Files with slow tests come first: where two processes take whole files, neither is left with a long one in the end."""
     for item in items:
-        if {"services", "alone"} & {mark.name for mark in item.iter_markers()} and item.path.parent not in _SERVICES:
-            raise pytest.UsageError(f"{item.nodeid}: tests with services are in tests/crash and tests/e2e")
+        for mark, folders in _PLACES.items():
+            if item.get_closest_marker(mark) is not None and item.path.parent.name not in folders:
+                raise pytest.UsageError(f"{item.nodeid}: tests marked {mark} must be in {' or '.join(folders)}")
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
     items.sort(key=lambda item: item.path not in slow)
 

@@ -23,7 +23,7 @@ class WaitingIndex:
         self.keys: dict[JobId, tuple[GangClass, JobKey, Owner]] = {}
         """Jobs of one class share its object, and those of one owner theirs: a queue of 100,000 has few of either."""
         self.owned: dict[Owner, tuple[Owner, set[JobId]]] = {}
-        """Each owner and the owner's jobs. One without jobs has no entry."""
+        """Each owner, as the object that the owner's jobs share, and these jobs. One without jobs has no entry."""
 
     def __contains__(self, job: JobId) -> bool:
         return job in self.keys

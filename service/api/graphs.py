@@ -5,7 +5,6 @@ Every fault is collected with its JSON pointer; functions return None where the 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 from policies.catalogue import GPUS, MODELS, build, default_config
 from policies.model.cluster import Cluster
@@ -283,10 +282,7 @@ def _check_number(key: str, entries: Sequence[object], most: int, faults: Faults
 
 
 def _broken_names(body: LayersGraphBody) -> Iterator[tuple[str, tuple[str | int, ...]]]:
-    names = {layer.name for layer in body.layers}
-    if len(names) == len(body.layers) and names.issuperset(chain.from_iterable(body.edges)):
-        return
-    names = set()
+    names: set[str] = set()
     for index, layer in enumerate(body.layers):
         if layer.name in names:
             yield f"must be unique; an earlier layer is also named {layer.name!r}", ("layers", index, "name")
