@@ -73,7 +73,7 @@ def _migrate(context: PreemptionContext, plan: Plan) -> None:
 
 
 def _still_holds(policy: Scanner, view: ClusterView, state: SchedulerState, *, victims_changed: bool) -> bool:
-    """Whether a scan would certainly find what the last one found. O(lines of running jobs)."""
+    """Whether a scan would certainly find what the last one found."""
     scan, options = state.scan, policy.options
     if not scan.valid or options.queue is Queue.STRICT or policy.head_matters or view.now_s >= scan.repeat_at_s:
         return False

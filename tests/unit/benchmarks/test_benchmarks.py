@@ -36,13 +36,16 @@ def test_the_whole_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     assert all(float(row[-1].replace(",", "")) > 20.0 for row in rows), "no Python with numpy fits into 20 MiB"
 
 
-def test_cost_of_an_event(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("networks", "running"), [((), "60"), (("--networks",), "65")])
+def test_cost_of_an_event(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], networks: tuple[str, ...], running: str
+) -> None:
     arguments = ["cycle", "--servers", "30", "--queued", "5", "50", "--events", "20", "--policies", "asrpt"]
-    monkeypatch.setattr(sys, "argv", arguments)
+    monkeypatch.setattr(sys, "argv", [*arguments, *networks])
     cycle.main()
     rows = _rows(capsys.readouterr().out, 2)
     assert [(row[2], row[3], row[4]) for row in rows] == [
-        ("60", queued, event) for queued in ("5", "50") for event in ("arrival", "urgent", "finish")
+        (running, queued, event) for queued in ("5", "50") for event in ("arrival", "urgent", "finish")
     ]
     assert all(float(row[-3]) <= float(row[-2]) for row in rows)
     assert [row[-1] for row in rows[:3]] == ["1.00"] * 3
