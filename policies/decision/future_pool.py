@@ -36,7 +36,7 @@ class FuturePool:
         self.added = False
         """Whether more counts as free than is free now."""
         self.added_jobs = 0
-        for server in context.state.ledger.leaving_on if with_leaving else ():
+        for server in context.state.ledger.surplus_on if with_leaving else ():
             self._add(server, 0, NOTHING)
 
     def __enter__(self) -> "FuturePool":

@@ -152,7 +152,7 @@ class PreemptionContext:
 
         O(candidates).
         """
-        if self._surplus():
+        if self.state.ledger.surplus_on:
             return False
         if not self.may_preempt:
             return True
@@ -169,7 +169,7 @@ class PreemptionContext:
 
     def worth_trying(self, key: JobKey) -> bool:
         """Whether there is any job to displace, or GPUs are being vacated that are not reserved."""
-        return self._surplus() or next(self.candidates(key), None) is not None
+        return bool(self.state.ledger.surplus_on) or next(self.candidates(key), None) is not None
 
     def _none_after(self, key: JobKey, entry: Victim, victim: JobView) -> bool:
         """Whether the key, which does not displace this job, displaces none of equal priority that comes after it."""
@@ -198,13 +198,6 @@ class PreemptionContext:
             if self.may_stop(self.view.jobs[entry.job]):
                 self._fetched.append(entry)
         return self._fetched[position]
-
-    def _surplus(self) -> bool:
-        """Whether GPUs are being vacated that are not reserved."""
-        ledger = self.state.ledger
-        return bool(ledger.leaving_on) and any(
-            ledger.surplus(server) or ledger.frees_amounts(server) for server in ledger.leaving_on
-        )
 
 
 def freed_gpus(demand: Demand | None, job: JobView) -> int:

@@ -21,7 +21,7 @@ class GpuLedger:
 
     __slots__ = (
         "_demands", "_dirty", "_scan", "_taken", "_taken_amounts", "_tentatively_leaving", "_tentatively_reserved", "leaving",
-        "leaving_on", "pool", "reservations", "reserved_on",
+        "leaving_on", "pool", "reservations", "reserved_on", "surplus_on",
     )  # fmt: skip
 
     def __init__(self, pool: FreePool, scan: LastScan) -> None:
@@ -32,6 +32,8 @@ class GpuLedger:
         self.leaving: dict[JobId, Placement] = {}
         """Running jobs that are being stopped, and the GPUs that they will vacate."""
         self.leaving_on: dict[ServerIndex, dict[JobId, int]] = {}
+        self.surplus_on: dict[ServerIndex, None] = {}
+        """Servers on which GPUs, CPUs or memory are being vacated that are not reserved."""
         self._demands: dict[JobId, Demand] = {}
         """Of the jobs in ``reservations`` and ``leaving`` that need more than GPUs."""
         self._taken: dict[ServerIndex, int] = {}
@@ -103,7 +105,7 @@ class GpuLedger:
         """GPUs being vacated on the server that are not reserved."""
         return max(0, _total(self.leaving_on, server) - _total(self.reserved_on, server))
 
-    def frees_amounts(self, server: ServerIndex) -> bool:
+    def _frees_amounts(self, server: ServerIndex) -> bool:
         """Whether CPUs or memory are being vacated on the server that are not reserved."""
         if not self.pool.states(server):
             return False
@@ -111,8 +113,8 @@ class GpuLedger:
         return any(amount is not None and amount > 0 for amount in left)
 
     def total_surplus(self) -> int:
-        """GPUs being vacated that are not reserved. O(jobs that are being stopped)."""
-        return sum(self.surplus(server) for server in self.leaving_on)
+        """GPUs being vacated that are not reserved. O(servers that hold such)."""
+        return sum(self.surplus(server) for server in self.surplus_on)
 
     def balance(self, view: ClusterView, server: ServerIndex) -> int:
         """GPUs free for all once all stops are over; negative where GPUs are reserved that are not being vacated yet."""
@@ -196,7 +198,7 @@ class GpuLedger:
             self._demands[job] = demand
         for share in placement.shares:
             on.setdefault(share.server, {})[job] = share.gpus
-            self._dirty.add(share.server)
+            self._changed_on(share.server)
 
     def _drop(self, job: JobId, by_job: dict[JobId, Placement], on: dict[ServerIndex, dict[JobId, int]]) -> None:
         self._scan.valid = False
@@ -204,12 +206,22 @@ class GpuLedger:
             del on[share.server][job]
             if not on[share.server]:
                 del on[share.server]
-            self._dirty.add(share.server)
+            self._changed_on(share.server)
         if job not in self.reservations and job not in self.leaving:
             self._demands.pop(job, None)
 
+    def _changed_on(self, server: ServerIndex) -> None:
+        """What is reserved or being vacated on the server has changed."""
+        self._dirty.add(server)
+        if server in self.leaving_on and (self.surplus(server) or self._frees_amounts(server)):
+            self.surplus_on[server] = None
+        else:
+            self.surplus_on.pop(server, None)
+
     def check(self, view: ClusterView) -> None:
         """Raise AssertionError unless entries by job and by server agree, and the pool with both. O(n + servers)."""
+        surplus_on = {server for server in self.leaving_on if self.surplus(server) or self._frees_amounts(server)}
+        assert self.surplus_on.keys() == surplus_on
         for by_job, on in ((self.reservations, self.reserved_on), (self.leaving, self.leaving_on)):
             shares = {(share.server, job, share.gpus) for job, placed in by_job.items() for share in placed.shares}
             assert shares == {(server, job, gpus) for server, jobs in on.items() for job, gpus in jobs.items()}
