@@ -30,8 +30,8 @@ class PreemptionContext:
     """The preemption side of one decision: policy, view and state, and cached values of running jobs."""
 
     __slots__ = (
-        "_fetched", "_ranks", "_unsaved_by_priority", "_victim_order", "eta", "may_preempt", "next_stoppable_s", "policy",
-        "state", "view",
+        "_fetched", "_limits", "_ranks", "_unsaved_by_priority", "_victim_order", "eta", "may_preempt", "next_stoppable_s",
+        "policy", "state", "view",
     )  # fmt: skip
 
     def __init__(self, policy: Decider, view: ClusterView, state: SchedulerState) -> None:
@@ -44,6 +44,8 @@ class PreemptionContext:
         self.next_stoppable_s = math.inf
         """When the first of the jobs that were looked at, and are protected now, may be stopped."""
         self._ranks: dict[JobId, float] = {}
+        self._limits: dict[JobId, float] = {}
+        """Below which rank displacing each running job alone pays."""
         self._unsaved_by_priority = policy.options.preempt_unsaved is PreemptUnsaved.PRIORITY
         self._victim_order = state.running.victim_order(state.gpus, view.now_s)
         self._fetched: list[Victim] = []
@@ -99,7 +101,7 @@ class PreemptionContext:
 
     def displaces(self, key: JobKey, victim: JobView) -> bool:
         """Whether a job with this key may displace this one, apart from the price."""
-        return self.may_stop(victim) and not self.spares(victim, -key.minus_priority) and self.precedes(key, victim)
+        return self.may_stop(victim) and self._displaces_stoppable(key, victim)
 
     def precedes(self, key: JobKey, victim: JobView) -> bool:
         """Whether a job with this key would displace this one if no rule protected it, apart from the price."""
@@ -122,12 +124,18 @@ class PreemptionContext:
         """
         if key.tier == 0:
             return True
-        equals = [victim for victim in victims if victim.priority >= -key.minus_priority]
-        if self.state.shares is not None:
-            level = self.state.project_level
-            equals = [victim for victim in equals if not displaces_by_level(key.project_level, level(victim))]
+        equals = [victim for victim in victims if self._costs(key, victim)]
         smallest_rank = min((self.rank(victim) for victim in equals), default=math.inf)
         return key.rank < self.eta * smallest_rank - sum(self.price(victim) for victim in equals)
+
+    def pays_alone(self, key: JobKey, victim: JobView) -> bool:
+        """:meth:`pays` for this one. Where it does not, no set pays that this one belongs to. O(1)."""
+        if key.tier == 0 or not self._costs(key, victim):
+            return True
+        limit = self._limits.get(victim.id)
+        if limit is None:
+            limit = self._limits[victim.id] = self.eta * self.rank(victim) - self.price(victim)
+        return key.rank < limit
 
     def candidates(self, key: JobKey) -> Iterator[JobView]:
         """Running jobs that the key may displace, the worst first."""
@@ -142,7 +150,7 @@ class PreemptionContext:
             if trusts_lines and self._safe_from(key, entry):
                 return
             victim = self.view.jobs[entry.job]
-            if self.displaces(key, victim):
+            if self._displaces_stoppable(key, victim):
                 yield victim
             elif key.tier and -key.minus_priority <= victim.priority and self._none_after(key, entry, victim):
                 return
@@ -170,6 +178,16 @@ class PreemptionContext:
     def worth_trying(self, key: JobKey) -> bool:
         """Whether there is any job to displace, or GPUs are being vacated that are not reserved."""
         return bool(self.state.ledger.surplus_on) or next(self.candidates(key), None) is not None
+
+    def _displaces_stoppable(self, key: JobKey, victim: JobView) -> bool:
+        return not self.spares(victim, -key.minus_priority) and self.precedes(key, victim)
+
+    def _costs(self, key: JobKey, victim: JobView) -> bool:
+        """Whether what stopping the job costs counts against a job with this key."""
+        if victim.priority < -key.minus_priority:
+            return False
+        level = None if self.state.shares is None else self.state.project_level(victim)
+        return level is None or not displaces_by_level(key.project_level, level)
 
     def _none_after(self, key: JobKey, entry: Victim, victim: JobView) -> bool:
         """Whether the key, which does not displace this job, displaces none of equal priority that comes after it."""

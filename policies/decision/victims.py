@@ -107,18 +107,26 @@ def _left(pool: FuturePool, server: ServerIndex, gpus: int, spec: JobSpec) -> _L
 
 
 def _one_server(context: PreemptionContext, job: JobView, key: JobKey) -> Found | None:
-    """Free enough GPUs on one server for a job that communicates: the first server that the worst jobs open."""
+    """Free enough GPUs on one server for a job that communicates: the first server that the worst jobs open.
+
+    If displacing a set of jobs pays, so does displacing each of them alone: a server where none does is not searched.
+    """
     if job.spec.gpus > context.view.cluster.server_gpus_max:
         return None
     by_server: dict[ServerIndex, list[JobView]] = {}
     freed: dict[ServerIndex, int] = {}
+    paying: set[ServerIndex] = set()
     for looked_at, victim in enumerate(context.candidates(key)):
         if looked_at >= CANDIDATES_MAX:
             return None
         assert victim.placement is not None
+        if context.pays_alone(key, victim):
+            paying.update(victim.placement.servers)
         for server, gpus, _ in victim.placement.shares:
             by_server.setdefault(server, []).append(victim)
             freed[server] = freed.get(server, 0) + gpus
+            if server not in paying:
+                continue
             free = context.state.ledger.balance(context.view, server) + freed[server]
             if free < job.spec.gpus or not context.view.usable_gpus(server):
                 continue

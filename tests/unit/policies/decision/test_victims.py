@@ -155,6 +155,22 @@ def test_a_job_that_communicates_opens_one_server() -> None:
     assert victims(plain) == [1, 3]
 
 
+def test_a_server_is_opened_at_no_cost_where_jobs_have_smaller_priorities() -> None:
+    scene = Scene(4, 4, restart_s=60.0).runs(9, (0, 2)).runs(300, (0, 2), priority=1).runs(8, (1, 2)).runs(7, (1, 2))
+    found = scene.victims_for(100, 4, priority=1, chatty=True)
+    assert found is not None
+    assert (found[0].placement.servers, set(found[1])) == ((1,), {3, 4})
+
+
+def test_a_server_is_not_opened_where_only_each_job_alone_would_pay() -> None:
+    """One of 2 of 8 GPUs: 0.8 x 90 - 2 / 8 x 60 = 57 virtual seconds; two of them: 42."""
+    scene = Scene(4, 4, restart_s=60.0).runs(360, (0, 2)).runs(360, (0, 2)).runs(360, (1, 2)).runs(360, (1, 2))
+    assert scene.victims_for(84.1, 4, chatty=True) is None
+    found = scene.victims_for(83.9, 4, chatty=True)
+    assert found is not None
+    assert len(found[0].placement.servers) == 1
+
+
 LEFT = st.lists(st.tuples(st.integers(1, 2000), st.sampled_from([1, 2, 4]), st.integers(0, 1)), max_size=8)
 
 
