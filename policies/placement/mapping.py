@@ -78,7 +78,7 @@ def _improved(gang: Gang, links: tuple[Link, ...], granted: tuple[int, ...], row
     """Apply the best exchange between two servers, and repeat while (alpha, cut bytes) falls."""
     cost = _cost(gang, links, rows)
     for _ in range(SEARCH_ROUNDS_MAX):
-        exchanged = [(seconds(gang, links, each), each) for each in _exchanges(gang, granted, rows)]
+        exchanged = [(seconds(gang, links, each), each) for each in _exchanges(gang, links, granted, rows)]
         if not exchanged:
             break
         alpha, best = _best(gang, exchanged)
@@ -88,11 +88,20 @@ def _improved(gang: Gang, links: tuple[Link, ...], granted: tuple[int, ...], row
     return rows
 
 
-def _exchanges(gang: Gang, granted: tuple[int, ...], rows: Rows) -> Iterator[Rows]:
+def _exchanges(gang: Gang, links: tuple[Link, ...], granted: tuple[int, ...], rows: Rows) -> Iterator[Rows]:
     """Mappings in which one replica or all replicas of a stage move to another server, into free GPUs or in exchange for equally
-    many GPUs of another stage; and those in which two servers swap everything."""
+    many GPUs of another stage; and those in which two servers swap everything.
+
+    Of pairs of servers that hold and grant the same, behind equal links, only the first: the others are as fast.
+    """
+    servers = list(zip(links, granted, rows, strict=True))
+    alike = [servers.index(server) for server in servers]
+    paired = set()
     rooms = [gpus - gang.gpus_for(row) for gpus, row in zip(granted, rows, strict=True)]
     for a, b in permutations(range(len(rows)), 2):
+        if (alike[a], alike[b]) in paired:
+            continue
+        paired.add((alike[a], alike[b]))
         for row_a, row_b, moved in _transfers(gang, rows[a], rows[b], rooms[b]):
             if -rooms[a] <= moved <= rooms[b]:
                 yield tuple(row_a if m == a else row_b if m == b else row for m, row in enumerate(rows))
