@@ -137,6 +137,8 @@ def test_a_change_of_the_form_can_be_undone_in_the_editor(tab: Page, site: Site)
         ("gpus", "1.5", "must be a whole number of at least 1 (got 1.5)"),
         ("after", "first", "must be numbers of jobs, separated by commas (got first)"),
         ("command", "python 'x", "has a quote that is not closed"),
+        ("command", "cd x && ./train", "'&' needs a shell, and none is used; write sh -c '...'"),
+        ("command", 'echo "$HOME"', "'$' needs a shell, and none is used; write sh -c '...'"),
     ],
 )
 def test_a_field_that_is_wrong_says_so_and_changes_nothing(
@@ -161,6 +163,29 @@ def test_the_form_rests_while_the_text_is_not_one_job(tab: Page, site: Site, tex
     expect(tab.locator("#job-form [role=status]")).to_contain_text(note)
     expect(tab.locator("#job-name")).to_be_disabled()
     assert text_of(tab) == text
+
+
+def test_a_command_may_be_one_text(tab: Page, site: Site) -> None:
+    editor = show(tab, site, "")
+    sent: list[Any] = []
+    site.routes["POST /v1/jobs"] = lambda request: (sent.append(request.json()), json_answer({"id": 7}, 201))[1]
+    editor.click()
+    tab.keyboard.insert_text("jobs:\n- command: python a.py | tee log\n- command: sh -c 'a && b'")
+    tab.get_by_role("button", name="Submit").click()
+    fault = "Line 2: jobs.0.command: '|' needs a shell, and none is used; write sh -c '...'"
+    expect(tab.locator("[data-errors]")).to_contain_text(fault)
+    assert sent == []
+    tab.keyboard.press("Control+a")
+    tab.keyboard.insert_text("command: python train.py --note 'two words' cost=\\$5")
+    expect(tab.locator("#job-command")).to_have_value("python train.py --note 'two words' cost=\\$5")
+    editor.click()
+    tab.keyboard.press("Control+a")
+    tab.keyboard.insert_text("command: |\n  python train.py --note 'two words' \\\n    cost=\\$5\n")
+    expect(tab.locator("#job-command")).to_have_attribute("placeholder", "as in the text")
+    site.show("jobs/7", "<h1>Job 7</h1>", root="../")
+    tab.get_by_role("button", name="Submit").click()
+    tab.wait_for_url(site.url + "jobs/7")
+    assert sent == [{"command": ["python", "train.py", "--note", "two words", "cost=$5"]}]
 
 
 def test_an_empty_text_becomes_a_job(tab: Page, site: Site) -> None:

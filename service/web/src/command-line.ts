@@ -1,16 +1,23 @@
 // A command as people type it, and as the list of its words. No shell is involved: only quotes and backslashes have a meaning.
 
-/** The words of a line; null where a quote is not closed. */
-export function wordsOf(line: string): string[] | null {
+const SHELL_ONLY = "|&;<>()$`\n";
+
+/** The words of a line; a sentence where a quote is not closed, or where only a shell could do what is written. */
+export function wordsOf(line: string): string[] | string {
   const words: string[] = [];
   let word = "";
   let begun = false;
   let quote = "";
-  for (let place = 0; place < line.length; place += 1) {
-    const letter = line[place] as string;
-    if (quote) {
+  const text = line.trim();
+  for (let place = 0; place < text.length; place += 1) {
+    const letter = text[place] as string;
+    const acts = quote ? quote === '"' && "$`".includes(letter) : SHELL_ONLY.includes(letter);
+    if (acts) return `${letter === "\n" ? "a second line" : `'${letter}'`} needs a shell, and none is used; write sh -c '...'`;
+    if (letter === "\\" && quote !== "'" && text[place + 1] === "\n") {
+      place += 1;
+    } else if (quote) {
       if (letter === quote) quote = "";
-      else if (letter === "\\" && quote === '"' && /["\\]/.test(line[place + 1] ?? "")) word += line[(place += 1)];
+      else if (letter === "\\" && quote === '"' && /["\\$`]/.test(text[place + 1] ?? "")) word += text[(place += 1)];
       else word += letter;
     } else if (letter === "'" || letter === '"') {
       quote = letter;
@@ -20,12 +27,12 @@ export function wordsOf(line: string): string[] | null {
       word = "";
       begun = false;
     } else {
-      word += letter === "\\" && place + 1 < line.length ? line[(place += 1)] : letter;
+      word += letter === "\\" && place + 1 < text.length ? text[(place += 1)] : letter;
       begun = true;
     }
   }
-  if (begun) words.push(word);
-  return quote ? null : words;
+  if (quote) return "has a quote that is not closed";
+  return begun ? [...words, word] : words;
 }
 
 /** The line whose words these are. */

@@ -141,14 +141,17 @@ class Editor implements Widget {
       return;
     }
     try {
-      const body: unknown = this.yaml.valueOf(text);
+      const { body, faults } = this.yaml.bodyOf(text);
+      if (faults.length) {
+        this.fail("The job cannot be submitted.", faults);
+        return;
+      }
       const answer: unknown = await (await call("POST", plan ?? submit ?? "v1/jobs", body)).json();
       if (plan) this.showPlan((answer as Plans).plans);
       else location.assign(url(pageOf(answer)));
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
-      const faults = error.faults.map((fault) => this.yaml.located(text, fault.pointer ?? "", fault.detail));
-      this.fail(error.message, faults);
+      this.fail(error.message, error.faults.map((fault) => this.yaml.located(text, fault.pointer ?? "", fault.detail)));
     }
   }
 

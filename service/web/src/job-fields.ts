@@ -54,11 +54,12 @@ function list(text: string): string[] {
 const command: Field = {
   read: ({ command: words }) => {
     if (words === undefined || words === null) return "";
+    if (typeof words === "string") return words.includes("\n") ? null : words;
     return Array.isArray(words) && words.every((word) => typeof word === "string" || typeof word === "number") ? lineOf(words.map(String)) : null;
   },
   write: (text) => {
     const words = wordsOf(text);
-    return words ? [[["command"], words.length ? words : undefined]] : "has a quote that is not closed";
+    return typeof words === "string" ? words : [[["command"], words.length ? words : undefined]];
   },
 };
 

@@ -1,5 +1,6 @@
 // YAML as text: its value, its faults, and where in it a JSON pointer points.
 import { isMap, parseDocument } from "yaml";
+import { wordsOf } from "./command-line";
 
 /** A fault and its place, as offsets into the text. */
 export interface TextFault {
@@ -25,6 +26,22 @@ export function faultsOf(text: string): TextFault[] {
 /** The text's value. An alias cannot make it grow without bound. */
 export function valueOf(text: string): unknown {
   return parseDocument(text).toJS({ maxAliasCount: 100 });
+}
+
+/** The text as a body of the API, and what is wrong with it: a command that is one text becomes its words, as in a job file. */
+export function bodyOf(text: string): { body: unknown; faults: TextFault[] } {
+  const body = valueOf(text);
+  const faults: TextFault[] = [];
+  const listed = Array.isArray(body) ? body : (body as { jobs?: unknown } | null)?.jobs;
+  for (const [position, job] of (Array.isArray(listed) ? listed : [body]).entries()) {
+    if (typeof job !== "object" || job === null) continue;
+    const found = job as { command?: unknown };
+    if (typeof found.command !== "string") continue;
+    const words = wordsOf(found.command);
+    if (typeof words === "string") faults.push(located(text, `${job === body ? "" : Array.isArray(body) ? `/${position}` : `/jobs/${position}`}/command`, words));
+    else found.command = words;
+  }
+  return { body, faults };
 }
 
 /** A fault at the place of the text that its pointer names: the key if the value is missing. */
