@@ -141,8 +141,10 @@ def begin(house: House, code: str) -> None:
 
 
 def kill(*pids: int) -> None:
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+    """Kill all of them before any can act on the end of another."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, number)
 
 
 @pytest.mark.parametrize("code", [DAEMON, HOPPER, BREEDER], ids=["daemon", "hopper", "breeder"])
