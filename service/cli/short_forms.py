@@ -26,6 +26,8 @@ def _without_continuations(text: str) -> str:
             if character == "\n":
                 found.pop()
                 continue
+            if quote and character in "$`":
+                found.pop()  # shlex keeps the backslash before these
         elif acts:
             shown = "a second line" if character == "\n" else repr(character)
             raise ValueError(f"{shown} needs a shell, and none is used; write a list: [sh, -c, '...']")

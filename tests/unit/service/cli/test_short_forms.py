@@ -17,7 +17,11 @@ def test_quoted_words_come_back(words: list[str]) -> None:
     assert words_of(shlex.join(words)) == words
 
 
-@given(st.text(st.sampled_from(" ab'\"\\\n$`|&;<>()"), max_size=12))
+PIECES = st.lists(st.sampled_from(["a", " ", "'", "\\\n", "\\$", "\\`", '\\"', "\\\\", "\\a"]), max_size=4).map("".join)
+"""What stands in double quotes without being acted on by a shell."""
+
+
+@given(st.text(st.sampled_from(" ab'\"\\\n$`|&;<>()"), max_size=12) | PIECES.map('x"{}"'.format))
 def test_what_is_accepted_means_the_same_to_a_shell(text: str) -> None:
     try:
         words = words_of(text)
@@ -34,6 +38,7 @@ def test_what_is_accepted_means_the_same_to_a_shell(text: str) -> None:
         ("python t.py \\\n  --lr 0.1\n", ["python", "t.py", "--lr", "0.1"]),
         ("sh -c 'cd x && echo $HOME > y'", ["sh", "-c", "cd x && echo $HOME > y"]),
         (r"echo \$HOME", ["echo", "$HOME"]),
+        (r'echo "\$5 \` \a"', ["echo", r"$5 ` \a"]),
         ('python -c "a;\nb"', ["python", "-c", "a;\nb"]),
         ("", []),
     ],
