@@ -31,13 +31,14 @@ class RunningIndex:
 
     ``protected``: running jobs that no rule lets be stopped yet. They are on no line.
 
-    Where networks matter, nearly every job has a line of its own. So the first jobs of the lines stay in an order that is
-    brought up to date only as far as it is read. It holds ranks of an earlier time. Those of lines that do not rise can only
-    have fallen since: a job whose rank is up to date and still comes first is the first.
+    Where networks matter, nearly every job has a line of its own. So the worst jobs of the lines are kept in the order of
+    preemption, with ranks of an earlier time, and these are brought up to date only as far as the order is read. Ranks of lines
+    that do not rise can only have fallen since: an entry that is up to date and still comes first is the worst.
     """
 
     __slots__ = (
-        "_first", "_order", "_order_at_s", "_order_gpus", "_refresh_at_s", "_refreshes", "_rising", "keys", "lines", "protected",
+        "_entries", "_order", "_order_at_s", "_order_gpus", "_refresh_at_s", "_refreshes", "_rising", "keys", "lines",
+        "protected",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -47,7 +48,7 @@ class RunningIndex:
         self._rising: dict[RankLine, None] = {}
         self._order: SortedList[_Entry] = SortedList()
         """The worst job of each line that does not rise, with its rank at ``_order_at_s`` or earlier."""
-        self._first: dict[RankLine, _Entry] = {}
+        self._entries: dict[RankLine, _Entry] = {}
         """What ``_order`` holds of each line."""
         self._order_at_s = 0.0
         self._order_gpus = 0
@@ -73,7 +74,7 @@ class RunningIndex:
                 self._rising[line] = None
         entries.add(key)
         if entries[-1] is key:
-            self._put_first(line)
+            self._place_worst(line)
         self.keys[key.job] = (line, key)
         if refresh_at_s is not None:
             self._refresh(key.job, refresh_at_s)
@@ -90,13 +91,13 @@ class RunningIndex:
         if found is not None:
             line, key = found
             entries = self.lines[line]
-            was_first = entries[-1] is key
+            was_worst = entries[-1] is key
             entries.remove(key)
             if not entries:
                 del self.lines[line]
                 self._rising.pop(line, None)
-            if was_first:
-                self._put_first(line)
+            if was_worst:
+                self._place_worst(line)
         else:
             self.protected.pop(job, None)
         self._refresh_at_s.pop(job, None)
@@ -112,7 +113,7 @@ class RunningIndex:
         heapq.heapify(heap)
         # Only for lines that are followed: most decisions look at the first jobs alone.
         rests: dict[RankLine, Iterator[JobKey]] = {}
-        position, ahead = 0, self._first_at(0, now_s)
+        position, ahead = 0, self._entry_at(0, now_s)
         while ahead is not None or heap:
             from_order = ahead is not None and (not heap or ahead < heap[0])
             entry = ahead if from_order else heap[0]
@@ -121,18 +122,13 @@ class RunningIndex:
             yield Victim(priority, -minus_level, -minus_rank, line.gpus, JobId(-minus_job))
             if from_order:
                 position += 1
-                ahead = self._first_at(position, now_s)
+                ahead = self._entry_at(position, now_s)
+            else:
+                heapq.heappop(heap)
             if line not in rests:
                 rests[line] = islice(reversed(self.lines[line]), 1, None)
-            key = next(rests[line], None)
-            following = None if key is None else self._entry(line, key, now_s)
-            if following is None:
-                if not from_order:
-                    heapq.heappop(heap)
-            elif from_order:
-                heapq.heappush(heap, following)
-            else:
-                heapq.heapreplace(heap, following)
+            if (key := next(rests[line], None)) is not None:
+                heapq.heappush(heap, self._entry(line, key, now_s))
 
     def rising(self) -> bool:
         """Whether the rank of any job rises with time."""
@@ -161,31 +157,31 @@ class RunningIndex:
             self._order_at_s = now_s
             return
         self._order_gpus, self._order_at_s = cluster_gpus, now_s
-        level_or_falling = self.lines.keys() - self._rising.keys()
-        self._first = {line: self._entry(line, self.lines[line][-1], now_s) for line in level_or_falling}
-        self._order = SortedList(self._first.values())
+        not_rising = self.lines.keys() - self._rising.keys()
+        self._entries = {line: self._entry(line, self.lines[line][-1], now_s) for line in not_rising}
+        self._order = SortedList(self._entries.values())
 
-    def _put_first(self, line: RankLine) -> None:
+    def _place_worst(self, line: RankLine) -> None:
         """Note the worst job of the line, which has changed, in the order."""
         if self._order_gpus == 0 or line.slope > 0.0:
             return
-        if (before := self._first.pop(line, None)) is not None:
+        if (before := self._entries.pop(line, None)) is not None:
             self._order.remove(before)
         if (entries := self.lines.get(line)) is not None:
-            first = self._first[line] = self._entry(line, entries[-1], self._order_at_s)
-            self._order.add(first)
+            worst = self._entries[line] = self._entry(line, entries[-1], self._order_at_s)
+            self._order.add(worst)
 
-    def _first_at(self, position: int, now_s: float) -> _Entry | None:
+    def _entry_at(self, position: int, now_s: float) -> _Entry | None:
         """The entry at this position of the order, with its rank now. Those before it must be up to date."""
         while position < len(self._order):
             entry = self._order[position]
             line = entry[5]
-            now = self._entry(line, self.lines[line][-1], now_s)
-            if now == entry:
+            current = self._entry(line, self.lines[line][-1], now_s)
+            if current == entry:
                 return entry
             self._order.remove(entry)
-            self._order.add(now)
-            self._first[line] = now
+            self._order.add(current)
+            self._entries[line] = current
         return None
 
     def _entry(self, line: RankLine, key: JobKey, now_s: float) -> _Entry:
@@ -201,10 +197,10 @@ class RunningIndex:
         """Raise AssertionError unless lines, keys, protected jobs and refreshes agree. O(n)."""
         assert all(self.lines.values()), "a line without jobs has no entry"
         assert self._rising.keys() == {line for line in self.lines if line.slope > 0.0}
-        assert list(self._order) == sorted(self._first.values())
+        assert list(self._order) == sorted(self._entries.values())
         if self._order_gpus:
-            assert self._first.keys() == self.lines.keys() - self._rising.keys()
-            for line, entry in self._first.items():
+            assert self._entries.keys() == self.lines.keys() - self._rising.keys()
+            for line, entry in self._entries.items():
                 now = self._entry(line, self.lines[line][-1], self._order_at_s)
                 assert entry[3:] == now[3:], "an entry is of the worst job of its line"
                 assert entry <= now, "ranks in the order are no smaller than now"

@@ -31,14 +31,18 @@ export function valueOf(text: string): unknown {
 /** The text as a body of the API, and what is wrong with it: a command that is one text becomes its words, as in a job file. */
 export function bodyOf(text: string): { body: unknown; faults: TextFault[] } {
   const body = valueOf(text);
+  const several = (body as { jobs?: unknown } | null)?.jobs;
+  const jobs: [string, unknown][] = Array.isArray(body)
+    ? body.map((job, position) => [`/${position}`, job])
+    : Array.isArray(several)
+      ? several.map((job, position) => [`/jobs/${position}`, job])
+      : [["", body]];
   const faults: TextFault[] = [];
-  const listed = Array.isArray(body) ? body : (body as { jobs?: unknown } | null)?.jobs;
-  for (const [position, job] of (Array.isArray(listed) ? listed : [body]).entries()) {
-    if (typeof job !== "object" || job === null) continue;
-    const found = job as { command?: unknown };
-    if (typeof found.command !== "string") continue;
+  for (const [pointer, job] of jobs) {
+    const found = job as { command?: unknown } | null;
+    if (typeof found?.command !== "string") continue;
     const words = wordsOf(found.command);
-    if (typeof words === "string") faults.push(located(text, `${job === body ? "" : Array.isArray(body) ? `/${position}` : `/jobs/${position}`}/command`, words));
+    if (typeof words === "string") faults.push(located(text, `${pointer}/command`, words));
     else found.command = words;
   }
   return { body, faults };
