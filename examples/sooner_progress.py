@@ -26,7 +26,7 @@ def report(iteration, total_iterations=None, checkpoint_iteration=None, **metric
 
     ``checkpoint_iteration`` says that a checkpoint of that iteration is complete *on disk*: call it only after the file
     has been renamed to its final name. Lines that come too fast are dropped, except a new checkpoint and the last
-    iteration. Metrics are for people (``loss=0.31``).
+    iteration. From ``loss=0.31`` Sooner learns when runs with such losses end; other metrics are for people.
     """
     global _last_s, _last_checkpoint
     now_s = time.monotonic()

@@ -1,8 +1,8 @@
-"""Revises the estimate of a running job by the total that the job itself reports. No model runs: a few look-ups per report.
+"""Revises the estimate of a running job by what the job itself reports: its total, and its loss. No model runs.
 
 A reported total is weighed like a declaration (:mod:`predictor.declarations`), by how this user's earlier ones turned out. A job
 that exceeds the smallest total it ever reported is ranked by attained service, and its user's reports weigh nothing until they
-hold again.
+hold again. Losses change what the total is mixed with (:mod:`predictor.loss_curves`).
 """
 
 import math
@@ -15,45 +15,91 @@ import numpy as np
 from policies.model.estimate import Estimate, Reported, Unit
 from predictor.declarations import HELD_LOG_RATIO, DeclarationWeight
 from predictor.fallback import amount, declared_points, points_in_units
-from predictor.intervals import mixture
+from predictor.intervals import Array, mixture, quantile_of
+from predictor.loss_curves import LossCurves
 from predictor.pending import UNDECLARED, PendingPrediction, Revision
 from predictor.rows import Submission, plausible, request_submission
 
 CHANGE_LOG_MIN: Final = math.log(1.05)
 """A smaller change of the total is ignored: speeds are measured anew with each report."""
+_COMPARED_LEVELS: Final[Array] = np.array([0.1, 0.5, 0.9])
 
 
 def with_reported_total(reported: Reported) -> Submission:
-    """The submission as if the job had declared the total that it reports now."""
-    return replace(request_submission(reported.request), declared_iterations=plausible(reported.total_iterations))
+    """The submission as if the job had declared the total that it reports now, if it does."""
+    submission = request_submission(reported.request)
+    if reported.total_iterations is None:
+        return submission
+    return replace(submission, declared_iterations=plausible(reported.total_iterations))
 
 
 def revise(
-    reported: Reported, pending: PendingPrediction, weight: DeclarationWeight, ceiling: float = math.inf
+    reported: Reported,
+    pending: PendingPrediction,
+    weight: DeclarationWeight,
+    curves: LossCurves,
+    ceiling: float = math.inf,
 ) -> Estimate | None:
     """The estimate of a job after its report; None where the report changes nothing. Records the change in ``pending``.
 
-    ``pending`` is the job's first prediction, ``weight`` that of its user's reports, and ``ceiling`` the largest total that the
-    job can reach before it is ended.
+    ``pending`` is the job's first prediction, ``weight`` that of its user's reports, ``curves`` those of ended runs, and
+    ``ceiling`` the largest total that the job can reach before it is ended.
     """
-    least, named = plausible(reported.least_iterations), reported.total_iterations
-    if not pending.names or least is None or named is None:
+    if not pending.names:
         return None
-    before, unweighted = reported.estimate, points_in_units(pending.base, ceiling)
-    if reported.iterations > least * math.exp(HELD_LOG_RATIO):
-        # A report that never counted, or no longer does, has no weight to lose.
-        return None if _close(before.points, unweighted) else _exceeded(reported, pending, unweighted, least)
-    total = _total(reported)
-    if total is None or weight.weight <= 0.0 or not _has_changed(reported, pending, total):
+    named = with_reported_total(reported).declared_iterations
+    least, before = plausible(reported.least_iterations), reported.estimate
+    exceeded = named is not None and least is not None and reported.iterations > least * math.exp(HELD_LOG_RATIO)
+    total = None if exceeded or weight.weight <= 0.0 else _total(reported, named)
+    changed = total is not None and _has_changed(reported, pending, total)
+    # With a loss curve the estimate of a job that has exceeded its total changes as it goes on: once for each point is enough.
+    told = exceeded and (before.trusted or reported.loss_curve is None)
+    if not (told or changed or reported.curve_grew):
         return None
-    points = points_in_units(mixture(pending.base, declared_points(total, weight), weight.weight), ceiling)
-    if _close(before.points, points):
-        # The same report again after a restart.
+    base, source = _with_curve(reported, pending, curves)
+    if exceeded:
+        assert least is not None
+        words = amount(least, Unit.ITERATIONS)
+        source += f"; ranked by attained service: the job exceeded the {words} that it reported"
+    elif total is not None:
+        assert named is not None
+        base = mixture(base, declared_points(total, weight), weight.weight)
+        source += f"; it reports {amount(named, Unit.ITERATIONS)} in all, which weighs {weight.weight:.0%}"
+    elif base is pending.base:
         return None
-    pending.revision = Revision(total, points)
-    words = amount(named, Unit.ITERATIONS)
-    source = f"{pending.source}; it reports {words} in all, which weighs {weight.weight:.0%}"
-    return replace(before, points=points, source=source, trusted=pending.trusted, point=None)
+    points = points_in_units(base, ceiling)
+    # The same report again after a restart, or one that never counted and has no weight to lose. A loss may tell nothing new.
+    if _close(before.points, points) or (not exceeded and not changed and _alike(reported, points)):
+        return None
+    pending.revision = None if total is None else Revision(total, points)
+    return replace(before, points=points, source=source, trusted=pending.trusted and not exceeded, point=None)
+
+
+def _with_curve(reported: Reported, pending: PendingPrediction, curves: LossCurves) -> tuple[Array, str]:
+    """The log points of the total in the estimate's unit and their source: as predicted, unless the loss curve says more."""
+    done, spent_s, per_s = reported.iterations, reported.service_s, 1.0
+    if reported.estimate.unit is Unit.ITERATIONS:
+        spent_s = done
+    else:
+        per_s = plausible(reported.seconds_per_iteration) or 0.0
+    if reported.loss_curve is None or not per_s:
+        return pending.base, pending.source
+    left = (np.exp(pending.base) - spent_s) / per_s
+    answer = curves.answer(reported, np.log(done + left[left > 0.0]))
+    if answer is None:
+        return pending.base, pending.source
+    points = np.log(spent_s + np.maximum(0.0, np.exp(answer.log_points) - done) * per_s)
+    return points, f"{pending.source}; loss curves of {answer.runs} past runs weigh {answer.weight:.0%}"
+
+
+def _alike(reported: Reported, points: Sequence[float]) -> bool:
+    """Whether both estimates, without the totals that the job has exceeded, are equal within 5%."""
+    done = reported.iterations if reported.estimate.unit is Unit.ITERATIONS else reported.service_s
+    left = [np.log([point for point in each if point > done]) for each in (reported.estimate.points, points)]
+    if not all(map(len, left)):
+        return False
+    before, after = (quantile_of(each, _COMPARED_LEVELS) for each in left)
+    return bool(np.abs(after - before).max() < CHANGE_LOG_MIN)
 
 
 def _has_changed(reported: Reported, pending: PendingPrediction, total: float) -> bool:
@@ -72,9 +118,8 @@ def _close(points: Sequence[float], others: Sequence[float]) -> bool:
     return len(points) == len(others) and bool(np.allclose(points, others, rtol=1e-9, atol=0.0))
 
 
-def _total(reported: Reported) -> float | None:
-    """The reported total in the estimate's unit; None where it is unknown, or less than is done already."""
-    named = plausible(reported.total_iterations)
+def _total(reported: Reported, named: float | None) -> float | None:
+    """The ``named`` total in the estimate's unit; None where it is unknown, or less than is done already."""
     if named is None or not named >= reported.iterations:
         return None
     if reported.estimate.unit is Unit.ITERATIONS:
@@ -82,10 +127,3 @@ def _total(reported: Reported) -> float | None:
     if reported.seconds_per_iteration is None:
         return None
     return plausible(reported.service_s + (named - reported.iterations) * reported.seconds_per_iteration)
-
-
-def _exceeded(reported: Reported, pending: PendingPrediction, points: tuple[float, ...], least: float) -> Estimate:
-    pending.revision = None
-    words = amount(least, Unit.ITERATIONS)
-    source = f"{pending.source}; ranked by attained service: the job exceeded the {words} that it reported"
-    return replace(reported.estimate, points=points, source=source, trusted=False, point=None)

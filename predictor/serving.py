@@ -35,6 +35,7 @@ from predictor.feature_schema import SCHEMA
 from predictor.head_state import BucketStatus, HeadState
 from predictor.intervals import LEVELS, MIDDLE, Array, estimate_points
 from predictor.locality import SlowdownLearner
+from predictor.loss_curves import LossCurves
 from predictor.pending import (
     UNDECLARED,
     Baselines,
@@ -119,9 +120,9 @@ def _filled(predictions: Iterable[tuple[JobId, Prediction]]) -> dict[JobId, Pend
 
 
 def _noting_measured(ended: Iterable[EndedJob], measured: list[EndedJob]) -> Iterator[EndedJob]:
-    """The same jobs; the list gets those whose speed by span is known."""
+    """The same jobs; the list gets those whose speed by span or loss curve is known."""
     for label in ended:
-        if label.seconds_by_span is not None:
+        if label.seconds_by_span is not None or label.loss_curve is not None:
             measured.append(label)
         yield label
 
@@ -148,6 +149,7 @@ class LivePredictor:
         self._throughput = ThroughputTable()
         self._slowdowns = slowdowns
         self._speeds = speeds
+        self._curves = LossCurves()
         self._walltimes_enforced = walltimes_enforced
         self._walltimes = Walltimes(walltimes_enforced)
         self._ended_meanwhile: list[EndedRow] | None = None
@@ -185,6 +187,7 @@ class LivePredictor:
                 self._walltimes.observe(row)
             for label in sorted(measured, key=lambda label: (label.ended_at_s, label.job)):
                 self._learn_speed(label)
+                self._learn_curve(label, pending.get(label.job))
             for submission in waiting:
                 if JobId(submission.job) in pending:
                     self._pending[JobId(submission.job)] = pending[JobId(submission.job)]
@@ -259,6 +262,7 @@ class LivePredictor:
                 self._score(row, pending, late_views(self._knowledge, row.submission, pending.baselines))
             outdated = [JobId(job) for job in self._learn(row)]
             self._learn_speed(label)
+            self._learn_curve(label, pending)
             for job in outdated:
                 if job in self._pending and math.isfinite(row.ended_at_s):
                     self._pending[job].as_of_s = row.ended_at_s
@@ -274,6 +278,11 @@ class LivePredictor:
             self._slowdowns.observe(label)
         if self._speeds is not None:
             self._speeds.observe(label)
+
+    def _learn_curve(self, label: EndedJob, pending: PendingPrediction | None) -> None:
+        if label.loss_curve is not None:
+            first = PendingPrediction({}, Unit.ITERATIONS) if pending is None else pending
+            self._curves.ended(label, first.base, first.unit)
 
     def _score(self, row: EndedRow, pending: PendingPrediction, late: Mapping[Unit, LateView]) -> None:
         """Learn from a prediction whose job has ended, and, for those that are made again while jobs wait or run, from how the
@@ -356,25 +365,26 @@ class LivePredictor:
                     self._knowledge.open_jobs.remove(request.job)
 
     def revise(self, now_s: float, reported: Sequence[Reported]) -> list[Prediction | None]:
-        """The predictions as revised by the jobs' reported totals, in order; None where nothing changes. Runs no model, never
-        raises. A job that was not predicted here is never revised. ``now_s`` is not used.
+        """The predictions as revised by the jobs' reported totals and losses, in order; None where nothing changes. Runs no
+        model, never raises. A job that was not predicted here is never revised. ``now_s`` is not used.
         """
         with self._lock:
-            answers = [None if each.total_iterations is None else self._revise(each) for each in reported]
+            answers = [self._revise(each) for each in reported]
             if self._slowdowns is None:
                 return answers
             return [self._slowdowns.revise(each, answer) for each, answer in zip(reported, answers, strict=True)]
 
     def _revise(self, reported: Reported) -> Prediction | None:
         pending = self._pending.get(reported.request.job)
-        if pending is None:
+        if pending is None or (reported.total_iterations is None and not reported.curve_grew):
             return None
         # A copy of its own: other elements of an array may have the same one, and report something else.
         pending = self._pending[reported.request.job] = replace(pending)
         try:
             submission = with_reported_total(reported)
             ceiling = self._walltimes.ceiling(submission.walltime_s, reported.estimate.unit)
-            revised = revise(reported, pending, self._knowledge.declarations.weight_of(submission), ceiling)
+            weight = self._knowledge.declarations.weight_of(submission)
+            revised = revise(reported, pending, weight, self._curves, ceiling)
         except Exception:
             _log.exception("the report of job %s could not be taken into account", reported.request.job)
             return None

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf, isfinite
 
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
@@ -60,13 +61,39 @@ class PredictionRequest:
 
 
 @value
+class LossCurve:
+    """Reported training losses: ``losses[i]`` after ``iterations[i]``, ascending, each at least :data:`LOSS_GROWTH` times the one
+    before. At least one point.
+    """
+
+    iterations: tuple[float, ...]
+    losses: tuple[float, ...]
+
+
+LOSS_GROWTH = 1.25
+"""So a curve of a million iterations has at most 62 points."""
+
+
+def with_loss(curve: LossCurve | None, iteration: float, loss: float) -> LossCurve | None:
+    """The curve with one more point; None where the iteration is too near its last one, or the point is not a finite number."""
+    if not (1.0 <= iteration < inf and isfinite(loss)):
+        return None
+    if curve is None:
+        return LossCurve((iteration,), (loss,))
+    if iteration < curve.iterations[-1] * LOSS_GROWTH:
+        return None
+    return LossCurve((*curve.iterations, iteration), (*curve.losses, loss))
+
+
+@value
 class Reported:
-    """What a running job has reported: a total, or a first speed at a span. The weight of a total depends on the accuracy of the
-    user's earlier reports.
+    """What a running job has reported: a total, its loss, or a first speed at a span. The weight of a total depends on the
+    accuracy of the user's earlier reports.
 
     ``estimate`` ranks it now. ``iterations`` are done and ``service_s`` spent by then. ``total_iterations`` is
     the newest reported (or declared) total, ``least_iterations`` the least of all; None without a new one, or without any.
     ``seconds_per_iteration`` is measured; None before the first measurement. ``seconds_by_span`` is given if a span is new there.
+    ``curve_grew``: the ``loss_curve`` has a new point, or the estimate was made again without it.
     """
 
     request: PredictionRequest
@@ -77,6 +104,8 @@ class Reported:
     least_iterations: float | None
     seconds_per_iteration: float | None = None
     seconds_by_span: SpanSeconds | None = None
+    loss_curve: LossCurve | None = None
+    curve_grew: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +147,4 @@ class EndedJob:
     servers_spanned: int | None = None
     reported_iterations: float | None = None
     seconds_by_span: SpanSeconds | None = None
+    loss_curve: LossCurve | None = None

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Double, RowMapping, Select, Te
 
 from policies.lifecycle import ATTEMPT_OPEN, TERMINAL, AttemptState, JobState
 from policies.model.cluster import Server
-from policies.model.estimate import EndedJob, Estimate, Prediction, ShadowPrediction, Unit
+from policies.model.estimate import EndedJob, Estimate, LossCurve, Prediction, ShadowPrediction, Unit
 from policies.model.ids import JobId
 from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement, Slowdown, SpanSeconds
@@ -58,11 +58,12 @@ class ServerOrigin(StrEnum):
     REQUEST = "request"
 
 
+_LABEL_DOCUMENTS: Mapping[str, type] = {"seconds_by_span": SpanSeconds, "loss_curve": LossCurve}
 _JOB_DOCUMENTS: Mapping[str, type] = {
     "reservation": Placement,
     "estimate": Estimate,
     "iteration_times": IterationTimes,
-    "seconds_by_span": SpanSeconds,
+    **_LABEL_DOCUMENTS,
 }
 _JOB_WORDS = ("state", "reason", "stop_cause")
 _JOB_OTHER = {"id", "spec", "submitted_at_s", "attempt", "array_index", "gate", *_JOB_WORDS, *_JOB_DOCUMENTS}
@@ -352,14 +353,14 @@ def _shared_names(names: tuple[str, ...]) -> tuple[str, ...]:
 def label_values(label: EndedJob) -> Values:
     """The columns of a label without those that identify the job."""
     values: Values = {name: getattr(label, name) for name in LABEL_COLUMNS}
-    values["seconds_by_span"] = _encode_or_none(label.seconds_by_span)
+    values |= {name: _encode_or_none(values[name]) for name in _LABEL_DOCUMENTS}
     return values
 
 
 def stored_label(job: JobId, spec: JobSpec, row: RowMapping) -> EndedJob:
     """The inverse of :func:`label_values`."""
     values = {name: row[name] for name in LABEL_COLUMNS}
-    values["seconds_by_span"] = _decode_or_none(SpanSeconds, row["seconds_by_span"])
+    values |= {name: _decode_or_none(kind, values[name]) for name, kind in _LABEL_DOCUMENTS.items()}
     return EndedJob(job=job, spec=spec, **values)
 
 

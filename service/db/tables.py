@@ -133,6 +133,7 @@ class JobRow(Base, table=True):
     measured_s_per_iteration: float | None = _seconds_or_null()
     seconds_by_span: Any = _document(nullable=True)
     reported_iterations: float | None = _seconds_or_null()
+    loss_curve: Any = _document(nullable=True)
     held_gpu_s: float = _seconds(default=0.0)
     wasted_gpu_s: float = _seconds(default=0.0)
     first_started_at_s: float | None = _seconds_or_null()
@@ -374,6 +375,7 @@ class HistoryRow(Base, table=True):
     servers_spanned: int | None = None
     reported_iterations: float | None = _seconds_or_null()
     seconds_by_span: Any = _document(nullable=True)
+    loss_curve: Any = _document(nullable=True)
     array_id: int | None = None
 
 

@@ -76,6 +76,8 @@ class Cycle:
     """The newest total iterations that a running job reported, or its declaration that it has exceeded."""
     measured: dict[JobId, None] = field(default_factory=dict)
     """Running jobs without a stage graph whose speed was measured for the first time at a span."""
+    curves: dict[JobId, None] = field(default_factory=dict)
+    """Running jobs whose loss curve has a new point, or whose estimate was made again without it."""
 
     def touch(self, job: JobRecord) -> JobWrite:
         """The write of this job. The first call creates it and increments the job's version."""

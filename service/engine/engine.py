@@ -240,13 +240,13 @@ class Engine(Generic[State]):
     def _drain(self, cycle: Cycle) -> None:
         for report in self._ports.executor.poll():
             apply_report(cycle, report)
-        if cycle.totals or cycle.measured:
+        self._refresh_estimates(cycle)
+        if cycle.totals or cycle.measured or cycle.curves:
             try:
                 revise_estimates(cycle, self._ports.predictor)
             except Exception:
                 # As in _predict: the jobs keep their estimates.
                 self.counters["prediction_failures"] += 1
-        self._refresh_estimates(cycle)
         self._fire_timers(cycle)
         if self._failed_dependents:
             for job_id, failed in self._failed_dependents:

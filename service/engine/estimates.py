@@ -1,18 +1,22 @@
 """Estimates that change while jobs wait and run: by what running programs report, and by the ends of other runs.
 
-Reported totals and first speeds are collected from reports, and passed to the predictor before the decision. Only progress
-reports count. A total in the report of an attempt's end can no longer change a rank, and a simulated executor fills in the
-true one there.
+Reported totals, losses and first speeds are collected from reports, and passed to the predictor before the decision. Only
+progress reports count. A total in the report of an attempt's end can no longer change a rank, and a simulated executor fills
+in the true one there.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from policies.model.decision import ChangeKind
-from policies.model.estimate import Prediction, PredictionRequest, Reported
+from policies.model.estimate import Prediction, PredictionRequest, Reported, with_loss
 from service.engine.cycle import Cycle
 from service.engine.ports import Predictor
 from service.engine.record import JobRecord
+
+CURVES_PER_CYCLE_MAX = 500
+"""Jobs whose estimates follow a new point of their loss curves in one cycle, half a millisecond each. Those of others follow
+their next point."""
 
 
 def note_total(cycle: Cycle, job: JobRecord, total: float | None, iteration: float) -> None:
@@ -24,14 +28,22 @@ def note_total(cycle: Cycle, job: JobRecord, total: float | None, iteration: flo
         cycle.totals[job.id] = float(job.spec.declared_iterations)
 
 
+def note_loss(cycle: Cycle, job: JobRecord, loss: float | None, iteration: float) -> None:
+    """Add the loss to the job's curve, and note the job, once it has done enough iterations since the last point."""
+    if loss is not None and (curve := with_loss(job.loss_curve, iteration, loss)) is not None:
+        job.loss_curve = curve
+        if len(cycle.curves) < CURVES_PER_CYCLE_MAX:
+            cycle.curves[job.id] = None
+
+
 def revise_estimates(cycle: Cycle, predictor: Predictor) -> None:
-    """Revise the estimates of the jobs with a noted total or speed, and report changed ones to the policy.
+    """Revise the estimates of the jobs with a noted total, loss or speed, and report changed ones to the policy.
 
     O(reports). Raises what the predictor raises.
     """
     reported = {
         job_id: _reported(cycle, job)
-        for job_id in {**cycle.totals, **cycle.measured}
+        for job_id in {**cycle.totals, **cycle.measured, **cycle.curves}
         if (job := cycle.world.jobs[job_id]).estimate is not None and not job.finished
     }
     answers = predictor.revise(cycle.now_s, list(reported.values()))
@@ -42,10 +54,12 @@ def revise_estimates(cycle: Cycle, predictor: Predictor) -> None:
 
 def refresh_estimates(cycle: Cycle, jobs: Sequence[JobRecord], predictions: Sequence[Prediction | None]) -> None:
     """Give jobs their newer predictions, where those differ. The first one of a job is kept whole, because it is scored; of later
-    ones nobody reads what other models would have said.
+    ones nobody reads what other models would have said. A job that reports its loss is noted: the new estimate leaves that out.
     """
     for job, prediction in zip(jobs, predictions, strict=True):
         if prediction is not None and prediction.estimate != job.estimate:
+            if job.estimate is not None and job.loss_curve is not None:
+                cycle.curves[job.id] = None
             _replace(cycle, job, prediction if job.estimate is None else replace(prediction, shadows=()))
 
 
@@ -78,4 +92,6 @@ def _reported(cycle: Cycle, job: JobRecord) -> Reported:
         least_iterations=min((each for each in named if each is not None), default=None),
         seconds_per_iteration=job.measured_s_per_iteration,
         seconds_by_span=job.seconds_by_span if job.id in cycle.measured else None,
+        loss_curve=job.loss_curve,
+        curve_grew=job.id in cycle.curves,
     )

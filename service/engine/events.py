@@ -108,8 +108,8 @@ class Report:
 
     ``checkpoint_iteration`` is the newest iteration that is complete on disk. ``stop_signalled`` says whether the stop
     signal was sent before the end. ``iterations_per_s`` is the speed and ``lost_service_s`` the work since the last
-    checkpoint; only a simulated executor sets them. ``loss`` is the program's reported training loss, ``input_s`` the
-    seconds that it has waited for input; no decision uses them.
+    checkpoint; only a simulated executor sets them. ``loss`` is the program's reported training loss. ``input_s`` is the time
+    that it has waited for input; no decision uses it.
     ``gpu_ids`` goes with STARTED: the GPU indices that the attempt really has, in the order of its placement's shares (None:
     those of the launch). ``warning`` goes with an end: whether a warning signal reached a process that handles it (None: none
     was sent). ``detail`` is the reason of a report about a server.

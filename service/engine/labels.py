@@ -29,4 +29,5 @@ def label_of(write: JobWrite, world: World, reached: Reached | None = None) -> E
         servers_spanned=len(placement.shares) if placement is not None else None,
         reported_iterations=job.reported_iterations,
         seconds_by_span=job.seconds_by_span,
+        loss_curve=job.loss_curve,
     )

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 from policies.lifecycle import ATTEMPT_OPEN, TERMINAL, AttemptState, JobState
-from policies.model.estimate import Estimate, Unit
+from policies.model.estimate import Estimate, LossCurve, Unit
 from policies.model.ids import AttemptId, JobId
 from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement, Slowdown, SpanSeconds
@@ -94,6 +94,7 @@ class JobRecord:
     seconds_by_span: SpanSeconds | None = None
     reported_iterations: float | None = None
     """The least reported total. It may be wrong."""
+    loss_curve: LossCurve | None = None
     held_gpu_s: float = 0.0
     wasted_gpu_s: float = 0.0
     first_started_at_s: float | None = None

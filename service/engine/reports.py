@@ -13,7 +13,7 @@ from policies.throughput import alpha, iteration_time_s
 from policies.training.gpu_speed import with_assumed_speed
 from service.engine.commands import Stop
 from service.engine.cycle import Cycle, Reached
-from service.engine.estimates import note_total
+from service.engine.estimates import note_loss, note_total
 from service.engine.events import Report, ReportKind, ServerEventKind, Warned
 from service.engine.record import AttemptRecord, JobRecord
 
@@ -169,6 +169,7 @@ def _progressed(cycle: Cycle, job: JobRecord, report: Report) -> None:
             per_iteration_s = job.measured_s_per_iteration or 0.0
             job.checkpoint_service_s = max(0.0, job.service_s - (iteration - checkpoint) * per_iteration_s)
     note_total(cycle, job, report.total_iterations, iteration)
+    note_loss(cycle, job, report.loss, iteration)
     cycle.change(ChangeKind.PROGRESSED, job)
 
 

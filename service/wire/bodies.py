@@ -467,7 +467,7 @@ class ProgressBody(BaseModel):
     checkpoint_iteration: Annotated[float, Field(ge=0, le=ITERATIONS_MAX)] | None = Field(
         default=None, description="A checkpoint of this iteration is complete on disk."
     )
-    loss: float | None = None
+    loss: float | None = Field(default=None, description="The training loss; smaller is better.")
     input_s: Annotated[float, Field(ge=0)] | None = Field(
         default=None, description="Seconds that the program has waited for input since it started."
     )

@@ -9,7 +9,7 @@ import pytest
 from policies.lifecycle import AttemptState, Cause, JobState
 from policies.model.cluster import Server
 from policies.model.decision import Action, Change, ChangeKind, Preempt, Reserve, Start
-from policies.model.estimate import EndedJob, Estimate, Prediction, Unit
+from policies.model.estimate import EndedJob, Estimate, LossCurve, Prediction, Unit
 from policies.model.graph import Stage, StageGraph
 from policies.model.ids import JobId, ServerIndex, attempt_id
 from policies.model.job import IterationTimes, JobSpec, Launch, PreemptionSignal
@@ -159,6 +159,7 @@ class StoreContract:
         job.estimate = Estimate((1.5, 2.5), Unit.ITERATIONS, "recurrence: 2 past runs", "m1", 0.25, False)
         job.iteration_times = IterationTimes(0.1, 0.3, 0.2, Slowdown(1.5, 3.0))
         job.seconds_by_span = SpanSeconds("V100", server=0.25, cluster=0.75)
+        job.loss_curve = LossCurve((1.0, 2.0), (0.5, -0.25))
         job.reservation = PLACEMENT
         job.held, job.progressing = True, True
         job.reports_iterations, job.reports_checkpoints = True, True

@@ -77,12 +77,15 @@ class Told:
         self.spans: list[tuple[JobId, SpanSeconds]] = []
         self.learnt: list[EndedJob] = []
         self.revised: dict[JobId, tuple[float, ...]] = {}
+        self.reported: list[Reported] = []
+        """What it was told of running jobs."""
         self.outdated: list[JobId] = []
         """The jobs that it wants to be asked about again once the next job has ended."""
 
     def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
         """What a scenario has put down for the job, once."""
         answers = []
+        self.reported += reported
         for each in reported:
             if each.seconds_by_span is not None:
                 self.spans.append((each.request.job, each.seconds_by_span))

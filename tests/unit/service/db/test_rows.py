@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, update
 
-from policies.model.estimate import Estimate, Prediction, Unit
+from policies.model.estimate import Estimate, LossCurve, Prediction, Unit
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from policies.model.placement import Slowdown, SpanSeconds
@@ -99,16 +99,18 @@ def test_the_past_of_a_start_ends_with_the_label_that_was_last_then(database: Da
     assert len(list(ended_jobs(database))) == 3
 
 
-def test_the_speeds_of_an_ended_job_and_a_predicted_slowdown_come_back(database: Database) -> None:
+def test_the_speeds_and_losses_of_an_ended_job_and_a_predicted_slowdown_come_back(database: Database) -> None:
     driver = admitted(database, [SPEC, SPEC])
     first, second = driver.store.load().jobs
     spans = SpanSeconds("V100", server=0.5, rack=0.75)
-    for job, measured in ((first, spans), (second, None)):
+    curve = LossCurve((1.0, 2.0), (0.5, 0.25))
+    for job, measured, losses in ((first, spans, curve), (second, None, None)):
         write = ended(job)
         assert write.label is not None
-        write.label = replace(write.label, seconds_by_span=measured)
+        write.label = replace(write.label, seconds_by_span=measured, loss_curve=losses)
         driver.commit(write)
     assert [label.seconds_by_span for label in ended_jobs(database)] == [spans, None]
+    assert [label.loss_curve for label in ended_jobs(database)] == [curve, None]
     prediction = Prediction(Estimate((3.0,), Unit.ITERATIONS, "test", slowdown=Slowdown(1.5, 2.0)))
     row = rows.prediction_values(first.id, 1, 2.0, prediction)
     assert rows.prediction_of(row).estimate == prediction.estimate  # type: ignore[arg-type]

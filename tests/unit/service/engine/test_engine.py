@@ -8,6 +8,7 @@ import pytest
 
 from policies.lifecycle import Cause, JobState
 from policies.model.decision import Change, ChangeKind, Decision, Preempt, Reserve, Start
+from policies.model.estimate import LossCurve
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import ServerShare, SpanSeconds, place
 from policies.model.reasons import Reason
@@ -334,6 +335,44 @@ def test_the_predictor_receives_labels_of_ended_jobs() -> None:
     assert label.seconds_per_iteration == 2.0
     assert label.seconds_by_span == SpanSeconds("V100", rack=2.0)
     assert label.iterations == 20.0
+
+
+def test_losses_become_a_curve_that_the_predictor_is_told_and_taught() -> None:
+    """A point for each quarter more iterations; reports in between, and losses that are no finite number, are left out."""
+    made, _ = story("1x1")
+    made.job("a", runs_s=100, predicted=50).until(1)
+    for at_s, iteration, loss in ((2, 1.0, 4.0), (3, 8.0, 2.0), (4, 9.0, 1.9), (5, 10.0, math.nan), (6, 12.0, -1.0)):
+        made.says(Report(ReportKind.PROGRESS, at_s, made.attempt("a"), iteration=iteration, loss=loss)).until(at_s)
+    curves = [
+        LossCurve((1.0,), (4.0,)),
+        LossCurve((1.0, 8.0), (4.0, 2.0)),
+        LossCurve((1.0, 8.0, 12.0), (4.0, 2.0, -1.0)),
+    ]
+    assert [each.loss_curve for each in made.told.reported] == curves
+    assert all(each.curve_grew and each.total_iterations is None for each in made.told.reported)
+    made.until(100)
+    (label,) = made.told.learnt
+    assert label.loss_curve == curves[-1]
+
+
+def test_a_job_with_losses_that_is_predicted_again_is_revised_in_the_same_cycle() -> None:
+    """The new prediction knows nothing of the losses."""
+    made, _ = story("1x2")
+    made.job("a", runs_s=100, predicted=50).job("b", runs_s=20).until(1)
+    made.says(Report(ReportKind.PROGRESS, 2.0, made.attempt("a"), iteration=1.0, loss=4.0)).until(2)
+    made.told.outdated = [made.ids["a"]]
+    made.told.points[made.ids["a"]] = (60.0,)
+    made.told.reported.clear()
+    made.until(19)
+    assert not made.told.reported
+    made.told.revised[made.ids["a"]] = (70.0,)
+    made.until(20)
+    (reported,) = made.told.reported
+    assert reported.curve_grew
+    assert reported.estimate.points == (60.0,), "what it is told is the new prediction"
+    estimate = made.record("a").estimate
+    assert estimate is not None
+    assert estimate.points == (70.0,)
 
 
 @pytest.mark.parametrize("least", [1e-320, 1e-307])

@@ -1,0 +1,157 @@
+"""Prints how much a job's loss curve takes off the error of its estimate while it runs.
+
+python -m benchmarks.loss_curves [--programs 30] [--runs 50] [--noise 0.03]
+
+Generated programs, each with ``--runs`` runs one after the other, whose hyperparameters decide how fast and how far the loss
+falls (a power law with ``--noise``). What ends a run:
+
+- ``target``: the loss is low enough;
+- ``patience``: it has hardly fallen lately;
+- ``pruned``: after a sixteenth or a quarter of the iterations it is among the worse 60% of the runs so far (successive halving);
+- ``unrelated``: a number that has nothing to do with the loss;
+- ``fixed``: always the same number.
+
+The predictor of the service predicts each run at its submission, is told its losses while it runs, and learns from its end. Of
+the runs from the 16th on: mean |ln(estimate / total)| after 10, 25 and 50% of the iterations, with the totals left out that the
+job has exceeded. ``survival`` is the prediction as it was made at the submission, ``losses`` the one that follows the loss
+curve; then the mean pinball loss of ``losses`` over that of ``survival`` at eleven levels.
+"""
+
+import argparse
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from policies.model.estimate import EndedJob, Estimate, LossCurve, PredictionRequest, Reported, with_loss
+from policies.model.ids import JobId
+from policies.model.job import JobSpec
+from policies.rank import OverRun, remaining_units
+from predictor.intervals import quantile_of
+from predictor.serving import LivePredictor
+
+SHARES = (0.1, 0.25, 0.5)
+TESTED_FROM = 15
+LEVELS = np.array([0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
+S_PER_ITERATION = 0.5
+
+Falls = Callable[[float], float]
+
+
+class Program:
+    """The runs of one program: each has a total and a loss by iteration."""
+
+    def __init__(self, ends_by: str, seed: int) -> None:
+        self._draw = np.random.default_rng(seed)
+        self._ends_by = ends_by
+        self._scale = math.exp(self._draw.normal(6.0, 1.0))
+        self._height, self._power = self._draw.uniform(1.0, 5.0), self._draw.uniform(0.3, 1.0)
+        self._patience = self._scale * self._draw.uniform(0.1, 0.5)
+        self._rungs: dict[float, list[float]] = defaultdict(list)
+
+    def run(self) -> tuple[float, Falls]:
+        """The iterations of the next run, and its loss without noise."""
+        pace = 0.05 * self._scale * math.exp(self._draw.normal(0.0, 0.6))
+        floor = 0.0 if self._ends_by == "target" else self._draw.uniform(0.2, 0.5)
+
+        def loss(iteration: float) -> float:
+            return float(floor + self._height * (1.0 + iteration / pace) ** -self._power)
+
+        return max(3.0, round(self._total(pace, loss))), loss
+
+    def _total(self, pace: float, loss: Falls) -> float:
+        if self._ends_by == "target":
+            return float(pace * (0.15 ** (-1.0 / self._power) - 1.0))
+        if self._ends_by == "patience":
+            total = self._patience
+            while loss(total - self._patience) - loss(total) > 0.02 * self._height:
+                total *= 1.02
+            return total
+        if self._ends_by == "pruned":
+            for rung in (self._scale / 16.0, self._scale / 4.0):
+                here = self._rungs[rung]
+                here.append(loss(rung))
+                if len(here) > 3 and here[-1] > np.quantile(here[:-1], 0.4):
+                    return rung
+        spread = {"unrelated": 0.5, "fixed": 0.02}.get(self._ends_by, 0.0)
+        return self._scale * math.exp(spread * self._draw.normal())
+
+
+def curve_of(total: float, loss: Falls, noise: float, draw: np.random.Generator) -> list[LossCurve]:
+    """The curve after each of its points, of a run that reports its loss after every iteration."""
+    curves: list[LossCurve] = []
+    iteration = 1.0
+    while iteration <= total:
+        noisy = loss(iteration) * math.exp(noise * draw.normal())
+        grown = with_loss(curves[-1] if curves else None, iteration, noisy)
+        if grown is not None:
+            curves.append(grown)
+        iteration += 1.0 if iteration < 1e4 else 100.0
+    return curves
+
+
+def looks(ends_by: str, seed: int, runs: int, noise: float) -> Iterator[tuple[float, float, Estimate, Estimate]]:
+    """(share of the total, total, estimate at the submission, estimate by the losses) of the tested runs."""
+    program, predictor, draw = Program(ends_by, seed), LivePredictor(), np.random.default_rng([seed, 1])
+    spec = JobSpec("program", "user", 1)
+    for number in range(runs):
+        total, loss = program.run()
+        curves = curve_of(total, loss, noise, draw)
+        asked = PredictionRequest(JobId(number + 1), spec, 1e6 * number)
+        [said] = predictor.predict(asked.submitted_at_s, [asked])
+        now = first = None if said is None else said.estimate
+        for curve in curves:
+            done, ahead = curve.iterations[-1], curves[min(len(curves) - 1, len(curve.iterations))]
+            if now is not None and first is not None:
+                report = Reported(
+                    asked, now, done, S_PER_ITERATION * done, None, None, S_PER_ITERATION, None, curve, curve_grew=True
+                )
+                [answer] = predictor.revise(asked.submitted_at_s, [report])
+                now = now if answer is None else answer.estimate
+                for share in SHARES:
+                    if number >= TESTED_FROM and done <= share * total < ahead.iterations[-1]:
+                        yield share, total, first, now
+        ended_at_s, spent_s = asked.submitted_at_s + S_PER_ITERATION * total, S_PER_ITERATION * total
+        label = EndedJob(
+            asked.job, spec, asked.submitted_at_s, ended_at_s, total, spent_s, "succeeded", S_PER_ITERATION
+        )
+        predictor.ended(replace(label, loss_curve=curves[-1]))
+
+
+def _surviving(estimate: Estimate, done: float) -> np.ndarray:
+    """Log quantiles of the totals that are not exceeded yet, at :data:`LEVELS`."""
+    alive = [point for point in estimate.points if point > done]
+    return quantile_of(np.log(alive or [done + remaining_units(estimate.points, done, OverRun.DOUBLE)[0]]), LEVELS)
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--programs", type=int, default=30, help="of each kind")
+    parser.add_argument("--runs", type=int, default=50, help="of each program")
+    parser.add_argument("--noise", type=float, default=0.03, help="standard deviation of the log of a loss")
+    arguments = parser.parse_args()
+    print(f"{'ended by':12}{'after':>7}{'looks':>8}{'survival':>10}{'losses':>8}{'pinball':>9}")
+    for ends_by in ("target", "patience", "pruned", "unrelated", "fixed"):
+        found = [
+            look for seed in range(arguments.programs) for look in looks(ends_by, seed, arguments.runs, arguments.noise)
+        ]
+        for share in SHARES:
+            here = [each for each in found if each[0] == share]
+            truths = np.log([total for _, total, _, _ in here])[:, None]
+            errors, pinballs = [], []
+            for way in (2, 3):
+                quantiles = np.array([_surviving(each[way], share * each[1]) for each in here])
+                over = truths - quantiles
+                errors.append(np.abs(over[:, LEVELS.tolist().index(0.5)]).mean())
+                pinballs.append(np.maximum(LEVELS * over, (LEVELS - 1.0) * over).mean())
+            print(
+                f"{ends_by:12}{share:7.0%}{len(here):8,}{errors[0]:10.3f}{errors[1]:8.3f}{pinballs[1] / pinballs[0]:9.2f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
