@@ -253,7 +253,11 @@ def test_a_curve_that_tells_nothing_new_changes_nothing() -> None:
     curve = _until(runs[5][1], 40.0)
     [told] = predictor.revise(0.0, [_reported(curve, 40.0, estimate)])
     assert told is not None
-    assert predictor.revise(0.0, [_reported(curve, 40.0, told.estimate)]) == [None]
+    later = [_reported(curve, done, told.estimate) for done in (40.0, 50.0, 150.0)]
+    same, hardly, far = predictor.revise(0.0, later)
+    assert (same, hardly) == (None, None)
+    assert far is not None
+    assert far.estimate.points != told.estimate.points
     assert predictor.revise(0.0, [replace(_reported(curve, 40.0, estimate), curve_grew=False)]) == [None]
 
 
@@ -284,7 +288,7 @@ def test_a_job_that_exceeds_what_it_reported_is_ranked_by_attained_service_whate
     [told] = predictor.revise(0.0, [report])
     assert told is not None
     assert not told.estimate.trusted
-    later = replace(report, estimate=told.estimate, iterations=45.0, service_s=22.5, curve_grew=False)
+    later = replace(report, estimate=told.estimate, iterations=150.0, service_s=75.0, curve_grew=False)
     assert predictor.revise(0.0, [later]) == [None], "once for each point of the curve is enough"
 
 

@@ -10,12 +10,14 @@ from policies.lifecycle import Cause, JobState
 from policies.model.decision import Change, ChangeKind, Decision, Preempt, Reserve, Start
 from policies.model.estimate import LossCurve
 from policies.model.ids import JobId, ServerIndex
+from policies.model.job import JobSpec
 from policies.model.placement import ServerShare, SpanSeconds, place
 from policies.model.reasons import Reason
 from policies.model.view import ClusterView
 from service.engine.commands import Launch
-from service.engine.cycle import EngineSettings
+from service.engine.cycle import Cycle, EngineSettings
 from service.engine.engine import Engine
+from service.engine.estimates import CURVES_PER_CYCLE_MAX, note_loss
 from service.engine.events import EngineRequest, Report, ReportKind, RequestKind, Warned
 from service.engine.ports import CycleBatch, StoreUnavailable
 from service.engine.record import JobRecord, StoredWorld
@@ -353,6 +355,17 @@ def test_losses_become_a_curve_that_the_predictor_is_told_and_taught() -> None:
     made.until(100)
     (label,) = made.told.learnt
     assert label.loss_curve == curves[-1]
+
+
+def test_a_cycle_revises_a_limited_number_of_estimates_by_losses() -> None:
+    """Ten thousand jobs that report at once must not delay a decision by seconds; none of their losses is dropped."""
+    made, _ = story("1x1")
+    cycle = Cycle(1, 0.0, made.engine.world, EngineSettings(), lambda at_s, job: None)
+    jobs = [JobRecord(JobId(number), JobSpec("a", "u", 1), 0.0) for number in range(CURVES_PER_CYCLE_MAX + 2)]
+    for job in jobs:
+        note_loss(cycle, job, 2.0, 1.0)
+    assert list(cycle.curves) == [job.id for job in jobs[:CURVES_PER_CYCLE_MAX]]
+    assert jobs[-1].loss_curve == LossCurve((1.0,), (2.0,))
 
 
 def test_a_job_with_losses_that_is_predicted_again_is_revised_in_the_same_cycle() -> None:
