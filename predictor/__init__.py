@@ -5,6 +5,6 @@ tells of a run. ``history``, ``declarations`` and ``throughput_table`` store wha
 ``dataset`` turn it into causal examples. ``baselines``, ``experts``, ``forest`` and ``boosting`` predict; ``aggregation``
 combines them, ``conformal`` calibrates, ``intervals`` defines distributions. ``evaluation``, ``prequential``, ``training``
 measure and judge; ``artifacts`` keeps models. ``serving`` is the live predictor: ``head_state`` is what it has
-learnt of its experts, ``fallback`` the past in words, ``pending`` keeps a prediction until the job ends, ``reported_totals``
-revises it before.
+learnt of its experts, ``fallback`` the past in words, ``pending`` keeps a prediction until the job ends, ``reported``
+revises it before, with ``loss_curves``.
 """

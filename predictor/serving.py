@@ -50,7 +50,7 @@ from predictor.pending import (
 )
 from predictor.prequential import ROWS_MAX
 from predictor.recurrence import error_group
-from predictor.reported_totals import revise, with_reported_total
+from predictor.reported import revise, with_reported_total
 from predictor.rows import EndedRow, Submission, ended_row, newest_by_submission, request_submission
 from predictor.speeds import SpeedLearner
 from predictor.throughput_table import ThroughputTable

@@ -1,4 +1,4 @@
-"""A running job names its total: its estimate changes, the policy re-ranks, and both stores keep it over a restart."""
+"""A running job reports its total, or its loss: the estimate changes, the policy ranks anew, and both stores keep it."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import pytest
 
 from policies.lifecycle import JobState
 from policies.model.decision import Change, ChangeKind
-from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Reported, Unit
+from policies.model.estimate import EndedJob, Estimate, LossCurve, Prediction, PredictionRequest, Reported, Unit
 from policies.model.ids import JobId
 from predictor.serving import LivePredictor
 from service.db.history import ended_jobs
@@ -54,6 +54,17 @@ def test_what_it_named_is_kept_over_a_restart(story: Story) -> None:
     progress(story, "a", 70.0, 2_000.0).until(70)
     story.to_the_end()
     assert [label.reported_iterations for label in story.told.learnt] == [1_000.0]
+
+
+def test_its_losses_are_kept_over_a_restart(story: Story) -> None:
+    story.job("a", runs_s=100, predicted=100.0).until(10)
+    for at_s, iteration, loss in ((10, 1.0, 4.0), (20, 2.0, 3.0)):
+        story.says(Report(ReportKind.PROGRESS, at_s, story.attempt("a"), iteration=iteration, loss=loss)).until(
+            at_s
+        ).restart().until(at_s + 1)
+    assert story.record("a").loss_curve == LossCurve((1.0, 2.0), (4.0, 3.0))
+    story.to_the_end()
+    assert [label.loss_curve for label in story.told.learnt] == [LossCurve((1.0, 2.0), (4.0, 3.0))]
 
 
 def test_a_predictor_that_breaks_over_a_report_breaks_nothing_else(
