@@ -9,7 +9,8 @@ falls (a power law with ``--noise``). What ends a run:
 - ``patience``: it has hardly fallen lately;
 - ``pruned``: after a sixteenth or a quarter of the iterations it is among the worse 60% of the runs so far (successive halving);
 - ``unrelated``: a number that has nothing to do with the loss;
-- ``fixed``: always the same number.
+- ``fixed``: always the same number;
+- ``argument``: the number that the command line says.
 
 The predictor of the service predicts each run at its submission, is told its losses while it runs, and learns from its end. Of
 the runs from the 16th on: mean |ln(estimate / total)| after 10, 25 and 50% of the iterations, with the totals left out that the
@@ -75,7 +76,7 @@ class Program:
                 here.append(loss(rung))
                 if len(here) > 3 and here[-1] > np.quantile(here[:-1], 0.4):
                     return rung
-        spread = {"unrelated": 0.5, "fixed": 0.02}.get(self._ends_by, 0.0)
+        spread = {"unrelated": 0.5, "fixed": 0.02, "argument": 1.0}.get(self._ends_by, 0.0)
         return self._scale * math.exp(spread * self._draw.normal())
 
 
@@ -95,9 +96,10 @@ def curve_of(total: float, loss: Falls, noise: float, draw: np.random.Generator)
 def looks(ends_by: str, seed: int, runs: int, noise: float) -> Iterator[tuple[float, float, Estimate, Estimate]]:
     """(share of the total, total, estimate at the submission, estimate by the losses) of the tested runs."""
     program, predictor, draw = Program(ends_by, seed), LivePredictor(), np.random.default_rng([seed, 1])
-    spec = JobSpec("program", "user", 1)
     for number in range(runs):
         total, loss = program.run()
+        said_total = ("--steps", f"{total:.0f}") if ends_by == "argument" else ()
+        spec = JobSpec("program", "user", 1, command=("python", "train.py", *said_total))
         curves = curve_of(total, loss, noise, draw)
         asked = PredictionRequest(JobId(number + 1), spec, 1e6 * number)
         [said] = predictor.predict(asked.submitted_at_s, [asked])
@@ -134,7 +136,7 @@ def main() -> None:
     parser.add_argument("--noise", type=float, default=0.03, help="standard deviation of the log of a loss")
     arguments = parser.parse_args()
     print(f"{'ended by':12}{'after':>7}{'looks':>8}{'survival':>10}{'losses':>8}{'pinball':>9}")
-    for ends_by in ("target", "patience", "pruned", "unrelated", "fixed"):
+    for ends_by in ("target", "patience", "pruned", "unrelated", "fixed", "argument"):
         found = [
             look for seed in range(arguments.programs) for look in looks(ends_by, seed, arguments.runs, arguments.noise)
         ]

@@ -89,11 +89,20 @@ class Bursts:
 class Aggregation:
     """The weights of one head's experts. Equal labels in an equal order give equal weights."""
 
-    def __init__(self, experts: Sequence[str], known: "Aggregation | None" = None) -> None:
+    def __init__(
+        self,
+        experts: Sequence[str],
+        known: "Aggregation | None" = None,
+        *,
+        prior_base: float = PRIOR_BASE,
+        regret_max: float = REGRET_MAX,
+    ) -> None:
         """``experts`` are their names, the recurrence median first. ``known`` is an aggregation whose regrets are taken over for
-        the experts that both have; one that is new to it starts without regrets.
+        the experts that both have; one that is new to it starts without regrets. A smaller ``regret_max`` learns faster, and
+        from large errors less.
         """
         self.experts = tuple(experts)
+        self._prior_base, self._regret_max = prior_base, regret_max
         shape = (len(BUCKETS), len(FORGETTING), len(self.experts), len(LEARNT))
         self._regrets, self._squares = np.zeros(shape), np.zeros(shape)
         self.labels = [0] * len(BUCKETS)
@@ -113,10 +122,10 @@ class Aggregation:
             regrets = np.tensordot(_SHARING[bucket], self._regrets, 1) @ _SMOOTHER
             squares = np.tensordot(_SHARING[bucket], self._squares, 1) @ _SMOOTHER
             count = len(self.experts)
-            rate = np.minimum(0.5 / REGRET_MAX, np.sqrt(math.log(count + 1) / np.maximum(squares, 1e-12)))
+            rate = np.minimum(0.5 / self._regret_max, np.sqrt(math.log(count + 1) / np.maximum(squares, 1e-12)))
             favoured = [0, *(index for index, name in enumerate(self.experts) if name == FIRST_RUNS and bucket == 0)]
-            prior = np.full((count, 1), (1.0 - len(favoured) * PRIOR_BASE) / max(1, count - len(favoured)))
-            prior[favoured] = PRIOR_BASE
+            prior = np.full((count, 1), (1.0 - len(favoured) * self._prior_base) / max(1, count - len(favoured)))
+            prior[favoured] = self._prior_base
             log_weights = np.log(prior) + (rate * regrets - rate * rate * squares).sum(axis=0)
             unscaled = np.exp(log_weights - log_weights.max(axis=0))
             self._weights[bucket] = unscaled / unscaled.sum(axis=0)
@@ -143,7 +152,7 @@ class Aggregation:
         levels. ``share``: how much it counts (:class:`Bursts`). O(experts).
         """
         gradient = (label < served) - LEARNT
-        regret = np.clip(gradient * (served - quantiles), -REGRET_MAX, REGRET_MAX) * share
+        regret = np.clip(gradient * (served - quantiles), -self._regret_max, self._regret_max) * share
         regret = np.where(np.isnan(regret), 0.0, regret)
         kept = (1.0 - _FORGETTING * share)[:, None, None]
         self._regrets[bucket] = self._regrets[bucket] * kept + regret

@@ -5,7 +5,7 @@ experts give quantiles of the total of a job that has done k iterations, all of 
 at its submission (``served``), the program's runs that were longer than k (``surviving_runs``), and the same runs, each
 weighted by how near its curve was to the job's at k (``loss_curve``). :class:`predictor.aggregation.Aggregation` learns their
 weights for each program, when a run ends, from what each would have said after 10, 25 and 50% of it. A program whose end does
-not depend on its loss so gives its curves no weight.
+not depend on its loss gives its curves no weight.
 
 The idea to estimate convergence from reported losses is that of Optimus (Peng et al., EuroSys 2018), which fits a curve to a
 job's own losses. The comparison with other runs is our construction.
@@ -44,6 +44,10 @@ BANDWIDTH: Final = 0.5
 """Distance at which a run counts 60%, in standard deviations of the runs' losses."""
 SHARES: Final = (0.1, 0.25, 0.5)
 """Of an ended run's iterations, after which the experts are compared."""
+SERVED_PRIOR: Final = 0.9
+"""Weight of what was predicted at the submission before any run has ended: it may know the total, for instance from arguments."""
+REGRET_MAX: Final = 0.25
+"""Regrets are clipped here: a program's weights must be known within some ten runs."""
 _PLACE_LOG: Final = math.log(LOSS_GROWTH)
 """Curves are compared at fixed places: after 1, 1.25, 1.25^2, ... iterations."""
 _MIDDLE: Final = LEARNT.tolist().index(0.5)
@@ -69,7 +73,7 @@ class _Program:
     def __init__(self) -> None:
         self.losses = np.empty((0, 1), np.float32)
         self.log_totals: Array = np.empty(0)
-        self.weights = Aggregation(EXPERTS)
+        self.weights = Aggregation(EXPERTS, prior_base=SERVED_PRIOR, regret_max=REGRET_MAX)
 
     @property
     def bucket(self) -> int:

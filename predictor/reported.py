@@ -57,6 +57,8 @@ def revise(
     if not (told or changed or reported.curve_grew):
         return None
     base, source = _with_curve(reported, pending, curves)
+    if base is pending.base and not (told or changed):
+        return None
     if exceeded:
         assert least is not None
         words = amount(least, Unit.ITERATIONS)
@@ -65,8 +67,6 @@ def revise(
         assert named is not None
         base = mixture(base, declared_points(total, weight), weight.weight)
         source += f"; it reports {amount(named, Unit.ITERATIONS)} in all, which weighs {weight.weight:.0%}"
-    elif base is pending.base:
-        return None
     points = points_in_units(base, ceiling)
     # The same report again after a restart, or one that never counted and has no weight to lose. A loss may tell nothing new.
     if _close(before.points, points) or (not exceeded and not changed and _alike(reported, points)):

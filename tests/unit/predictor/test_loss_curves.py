@@ -100,7 +100,7 @@ def test_runs_with_the_same_curve_tell_the_total() -> None:
     for total, curve in ((100.0, fast), (1_000.0, slow)):
         answer = learner.answer(_reported(_until(curve, 20.0), 20.0), _WIDE)
         assert answer is not None
-        assert answer.weight > 0.6
+        assert answer.weight > 0.9
         assert math.exp(float(np.median(answer.log_points))) == pytest.approx(total, rel=0.25)
 
 
@@ -126,7 +126,21 @@ def test_where_losses_say_nothing_they_weigh_little() -> None:
     useful = _taught(runs).answer(asked, _WIDE)
     assert useless is not None
     assert useful is not None
-    assert useless.weight < 0.45 < 0.75 < useful.weight
+    assert useless.weight < 0.2 < 0.9 < useful.weight
+
+
+def test_a_prediction_that_knows_the_total_is_not_given_up() -> None:
+    """Totals differ by a factor of ten, but the command line says which one it is: from the first answer on it must count."""
+    totals = 100.0 * 10.0 ** np.random.default_rng(3).random(12)
+    learner, errors = LossCurves(), []
+    for number, (total, pace) in enumerate(zip(totals, 20.0 * _paces(12, 4), strict=True)):
+        curve, known = _curve(round(total), pace), math.log(total) + np.linspace(-0.05, 0.05, POINTS)
+        answer = learner.answer(_reported(_until(curve, 20.0), 20.0), known)
+        if answer is not None:
+            errors.append(abs(float(np.median(answer.log_points)) - math.log(total)))
+        learner.ended(_run(number, round(total), curve), known, Unit.ITERATIONS)
+    assert len(errors) == len(totals) - RUNS_MIN
+    assert max(errors) < 0.15
 
 
 def test_every_answer_exceeds_what_is_done() -> None:
@@ -259,6 +273,16 @@ def test_a_curve_that_tells_nothing_new_changes_nothing() -> None:
     assert far is not None
     assert far.estimate.points != told.estimate.points
     assert predictor.revise(0.0, [replace(_reported(curve, 40.0, estimate), curve_grew=False)]) == [None]
+
+
+def test_where_curves_tell_nothing_a_newer_prediction_stays() -> None:
+    """It was made again when other runs ended; the first one, with the declaration, must not replace it."""
+    predictor = LivePredictor()
+    predictor.warm([ended(job, 1_000.0, submitted_at_s=1_000.0 * job) for job in range(1, 20)])
+    asked, estimate = _asked(predictor, declared_iterations=3_000)
+    newer = replace(estimate, points=tuple(1.1 * point for point in estimate.points))
+    report = replace(_reported(_curve(40.0, 10.0), 40.0, newer), request=asked, least_iterations=3_000.0)
+    assert predictor.revise(0.0, [report]) == [None]
 
 
 def test_a_reported_total_is_mixed_with_what_the_losses_say() -> None:
