@@ -6,7 +6,7 @@ where Ctrl-C is the ordinary end (``--watch``, ``--follow``, ``serve``).
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -107,6 +107,16 @@ class Sooner(CommandGroup):
     """The top group."""
 
     group = TREE
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that ``args`` name. For one that is only in groups, such as ``submit``, the error names these."""
+        if args and args[0] not in self.commands and not ctx.resilient_parsing:
+            groups = (
+                name for name, entry in TREE.commands.items() if isinstance(entry, Group) and args[0] in entry.commands
+            )
+            if found := " or ".join(f"'{DISTRIBUTION} {name} {args[0]}'" for name in groups):
+                ctx.fail(f"No such command {args[0]!r}. Did you mean {found}?")
+        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(

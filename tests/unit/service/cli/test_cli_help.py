@@ -31,3 +31,17 @@ def test_brackets_are_shown(words: str, text: str) -> None:
 
 def test_there_are_some() -> None:
     assert {words for words, _ in TEXTS} >= {"sooner forecast", "sooner sim compare"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("submit", "Did you mean 'sooner job submit'?"),
+        ("cancel", "Did you mean 'sooner job cancel' or 'sooner reservation cancel'?"),
+        ("serv", "Did you mean 'serve'"),
+    ],
+)
+def test_a_command_that_is_only_in_a_group_is_named_with_it(typed: str, meant: str) -> None:
+    result = RUNNER.invoke(app, [typed, "3"], env={"COLUMNS": "200", "NO_COLOR": "1"})
+    assert result.exit_code == 2
+    assert f"No such command '{typed}'. {meant}" in result.stderr
