@@ -3,11 +3,11 @@
 A box is stretched to the width of the page, so its text stands beside it, not in it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from itertools import accumulate, pairwise
-from math import ceil, exp
+from math import ceil, exp, log
 from statistics import median
 from typing import Any, Final
 
@@ -19,6 +19,11 @@ DAYS_SHOWN_MAX: Final = 120
 DRIFT_GROUPS_MAX: Final = 12
 DRIFT_JOBS_MIN: Final = 5
 """Jobs of one point of the error over time, at least."""
+
+LOSSES_MAX: Final = 150
+"""Points of one job's losses."""
+LOSSES_LINEAR_MAX: Final = 5.0
+"""Largest ratio of losses that is drawn on a linear scale."""
 
 STEPS: Final = 96
 """Points of the sparkline: a quarter of an hour each, of a day."""
@@ -162,6 +167,70 @@ def time_axis(jobs: Sequence[Mapping[str, Any]], milestone: str) -> TimeAxis | N
     last = max(spread["p90"] for spread in spreads)
     now_s, until_s = max((seconds_of(job["submitted_at"]) or 0.0) + job["waiting_s"] for job in jobs), seconds_of(last)
     return TimeAxis(now_s, until_s, last) if until_s is not None and until_s > now_s else None
+
+
+@dataclass(frozen=True, slots=True)
+class LossLine:
+    """The loss of one job over its iterations; ``points`` in percent of the box."""
+
+    job: int
+    points: Sequence[tuple[float, float]]
+    iterations: float
+    loss: float
+    """The newest."""
+
+    @property
+    def path(self) -> str:
+        """As the attribute ``points`` of a polyline."""
+        return " ".join(f"{x:g},{y:g}" for x, y in self.points)
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """A job's loss and those of past runs, from no iteration to ``iterations`` and from ``bottom`` to ``top``."""
+
+    own: LossLine
+    past: Sequence[LossLine]
+    iterations: float
+    top: float
+    bottom: float
+    logarithmic: bool
+
+
+def loss_chart(job: int, reports: Mapping[int, Sequence[Mapping[str, Any]]]) -> Losses | None:
+    """The losses in the progress ``reports`` of a job and of past jobs, by job; None where this one has fewer than two.
+
+    Where all are positive and far apart, the scale is logarithmic.
+    """
+    curves = {each: curve for each, theirs in reports.items() if len(curve := _losses(theirs)) > 1}
+    if job not in curves:
+        return None
+    losses = [loss for curve in curves.values() for _, loss in curve]
+    bottom, top = min(losses), max(losses)
+    last = max(curve[-1][0] for curve in curves.values())
+    logarithmic = bottom > 0.0 and top > LOSSES_LINEAR_MAX * bottom
+    scale: Callable[[float], float] = log if logarithmic else float
+    height = (scale(top) - scale(bottom)) or 1.0
+    lines = {
+        each: LossLine(
+            each,
+            [(_place(100.0 * at / last), _place(100.0 * (scale(top) - scale(loss)) / height)) for at, loss in curve],
+            *curve[-1],
+        )
+        for each, curve in curves.items()
+    }
+    own = lines.pop(job)
+    return Losses(own, list(lines.values()), last, top, bottom, logarithmic)
+
+
+def _losses(reports: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    """(iteration, loss), ascending: what an attempt repeats after its checkpoint is left out. At most :data:`LOSSES_MAX`."""
+    found: list[tuple[float, float]] = []
+    for report in reports:
+        if report["loss"] is not None and report["iteration"] > (found[-1][0] if found else 0.0):
+            found.append((report["iteration"], report["loss"]))
+    step = -(-len(found) // LOSSES_MAX) or 1
+    return found[-1::-step][::-1]
 
 
 def _place(value: float) -> float:

@@ -32,6 +32,7 @@ from tests.api.client import client_of
 from tests.api.conftest import World, pages_of
 from tests.api.helpers import admit, plain_job
 from tests.api.people import person, submitted
+from tests.api.test_predictions import end, said, submit, take_in
 from tests.api.test_sign_in import HTML, ORIGIN, csrf_of, sign_in
 from tests.api.timelines import with_servers
 
@@ -313,6 +314,26 @@ def test_a_long_curve_is_shown_to_its_end(admin: Client, world: World, jobs: lis
     chart = json.loads(re.findall(r'<script type="application/json">(.*?)</script>', page)[0])
     assert chart["iteration"][-1] == 1200.0
     assert 200 < len(chart["iteration"]) <= 300
+
+
+def test_the_losses_of_a_job_are_drawn_beside_those_of_similar_past_jobs(
+    client: Client, world: World, app: FastAPI
+) -> None:
+    past, silent, job = (submit(client) for _ in range(3))
+    end(world, [past, silent])
+    take_in(world, job, said())
+    losses = {past: (4.0, 2.0, 0.5), job: (4.0, 3.0)}
+    with world.database.writing() as session:
+        for each, theirs in losses.items():
+            attempt = AttemptId(f"{each}.1")
+            points = [ProgressPoint(attempt, world.now_s, float(at), loss=loss) for at, loss in enumerate(theirs, 1)]
+            record_progress(session, points)
+    with browser_of(app, world.token) as browser:
+        page, other = (browser.get(f"/jobs/{each}").text for each in (job, silent))
+    Elements(page)
+    assert f"Loss of this job: 3.0000 after 2 iterations; of job {past}: 0.5000 after 3" in page
+    assert page.count("<polyline") == 2
+    assert 'id="loss-chart"' not in other
 
 
 def test_a_page_does_without_what_the_service_is_too_busy_for(world: World) -> None:

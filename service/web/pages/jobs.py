@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from policies.lifecycle import TERMINAL, JobState
 from service.domain.access import Role
-from service.web.charts import time_axis
+from service.web.charts import Losses, loss_chart, time_axis
 from service.web.page import Asked
 from service.web.stage_drawing import drawing_of
 
@@ -109,6 +109,7 @@ async def job(asked: Asked) -> dict[str, Any]:
         "placed": placed,
         "drawing": drawing_of(placed),
         "chart": _progress_chart(prediction, _thinned(reports)),
+        "losses": await _losses(asked, number, reports, prediction),
         "mine": mine,
         "reads_output": asked.caller.reads_output(found["user"] or ""),
         "may_submit": asked.caller.role.covers(Role.SUBMITTER),
@@ -127,6 +128,20 @@ async def _rows(asked: Asked, path: str, reads_max: int) -> list[Any]:
         if (after := part["next"]) is None:
             break
     return found
+
+
+async def _losses(asked: Asked, number: int, reports: list[Any], prediction: dict[str, Any] | None) -> Losses | None:
+    """The chart of a job's losses beside those of the similar past jobs, if it reports any."""
+    if loss_chart(number, {number: reports}) is None:
+        return None
+    past = (
+        [] if prediction is None else [each["job_id"] for each in prediction["similar"] if each["job_id"] is not None]
+    )
+    theirs = await asyncio.gather(
+        *(asked.read.get_or(None, f"v1/jobs/{each}/progress", {"limit": EVENTS}) for each in past)
+    )
+    read = {each: found["items"] for each, found in zip(past, theirs, strict=True) if found is not None}
+    return loss_chart(number, {**read, number: reports})
 
 
 def _thinned(reports: list[Any]) -> list[Any]:

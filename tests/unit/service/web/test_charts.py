@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from service.web.charts import STEPS, calibration_chart, days_chart, drift_chart, time_axis, use_chart
+from service.web.charts import (
+    LOSSES_MAX,
+    STEPS,
+    calibration_chart,
+    days_chart,
+    drift_chart,
+    loss_chart,
+    time_axis,
+    use_chart,
+)
 from service.web.pages.overview import held_in
 
 
@@ -112,3 +121,41 @@ def test_the_axis_of_a_table_ends_at_its_latest_time() -> None:
 @pytest.mark.parametrize("start", [None, spread(0, 0, 1)])
 def test_a_table_without_a_time_ahead_has_no_axis(start: dict[str, str] | None) -> None:
     assert time_axis([waiting(start)], "start") is None
+
+
+def reports(*points: tuple[float, float | None]) -> list[dict[str, Any]]:
+    return [{"iteration": iteration, "loss": loss} for iteration, loss in points]
+
+
+def test_losses_lie_between_the_least_and_the_largest_of_all_jobs() -> None:
+    chart = loss_chart(7, {3: reports((5, 3.0), (20, 1.0)), 7: reports((2, 2.0), (10, 1.5)), 8: reports((9, 0.1))})
+    assert chart is not None
+    assert (chart.own.job, chart.own.iterations, chart.own.loss) == (7, 10, 1.5)
+    assert chart.own.points == [(10.0, 50.0), (50.0, 75.0)]
+    (past,) = chart.past
+    assert (past.job, past.points) == (3, [(25.0, 0.0), (100.0, 100.0)])
+    assert (chart.iterations, chart.top, chart.bottom, chart.logarithmic) == (20, 3.0, 1.0, False)
+
+
+def test_losses_far_apart_are_drawn_on_a_logarithmic_scale() -> None:
+    chart = loss_chart(7, {7: reports((1, 100.0), (2, 10.0), (4, 1.0))})
+    assert chart is not None
+    assert chart.logarithmic
+    assert chart.own.points == [(25.0, 0.0), (50.0, 50.0), (100.0, 100.0)]
+    negative = loss_chart(7, {7: reports((1, 100.0), (2, 10.0), (4, -1.0))})
+    assert negative is not None
+    assert not negative.logarithmic
+
+
+def test_what_an_attempt_repeats_is_drawn_once_and_a_flat_loss_has_no_height() -> None:
+    chart = loss_chart(7, {7: reports((1, 2.0), (8, 2.0), (4, 9.0), (9, None), (16, 2.0))})
+    assert chart is not None
+    assert chart.own.points == [(6.25, 0.0), (50.0, 0.0), (100.0, 0.0)]
+
+
+def test_many_losses_are_thinned_out_to_the_newest_and_one_is_no_curve() -> None:
+    chart = loss_chart(7, {7: reports(*((float(at), 1.0 / at) for at in range(1, 1002)))})
+    assert chart is not None
+    assert len(chart.own.points) <= LOSSES_MAX
+    assert chart.own.iterations == 1001
+    assert loss_chart(7, {3: reports((1, 2.0), (2, 1.0)), 7: reports((1, 2.0), (2, None))}) is None
