@@ -108,7 +108,16 @@ def looks(ends_by: str, seed: int, runs: int, noise: float) -> Iterator[tuple[fl
             done, ahead = curve.iterations[-1], curves[min(len(curves) - 1, len(curve.iterations))]
             if now is not None and first is not None:
                 report = Reported(
-                    asked, now, done, S_PER_ITERATION * done, None, None, S_PER_ITERATION, None, curve, curve_grew=True
+                    asked,
+                    now,
+                    done,
+                    S_PER_ITERATION * done,
+                    None,
+                    None,
+                    S_PER_ITERATION,
+                    None,
+                    curve,
+                    curve_counts=True,
                 )
                 [answer] = predictor.revise(asked.submitted_at_s, [report])
                 now = now if answer is None else answer.estimate
@@ -116,9 +125,7 @@ def looks(ends_by: str, seed: int, runs: int, noise: float) -> Iterator[tuple[fl
                     if number >= TESTED_FROM and done <= share * total < ahead.iterations[-1]:
                         yield share, total, first, now
         ended_at_s, spent_s = asked.submitted_at_s + S_PER_ITERATION * total, S_PER_ITERATION * total
-        label = EndedJob(
-            asked.job, spec, asked.submitted_at_s, ended_at_s, total, spent_s, "succeeded", S_PER_ITERATION
-        )
+        label = EndedJob(asked.job, spec, asked.submitted_at_s, ended_at_s, total, spent_s, "", S_PER_ITERATION)
         predictor.ended(replace(label, loss_curve=curves[-1]))
 
 

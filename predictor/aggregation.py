@@ -87,7 +87,7 @@ class Bursts:
 
 
 class Aggregation:
-    """The weights of one head's experts. Equal labels in an equal order give equal weights."""
+    """The weights of experts. Equal labels in an equal order give equal weights."""
 
     def __init__(
         self,
@@ -97,9 +97,9 @@ class Aggregation:
         prior_base: float = PRIOR_BASE,
         regret_max: float = REGRET_MAX,
     ) -> None:
-        """``experts`` are their names, the recurrence median first. ``known`` is an aggregation whose regrets are taken over for
-        the experts that both have; one that is new to it starts without regrets. A smaller ``regret_max`` learns faster, and
-        from large errors less.
+        """``experts`` are their names, first the one that has the weight ``prior_base`` before any label. ``known`` is an
+        aggregation whose regrets are taken over for the experts that both have; one that is new to it starts without regrets. A
+        smaller ``regret_max`` learns faster, and from large errors less.
         """
         self.experts = tuple(experts)
         self._prior_base, self._regret_max = prior_base, regret_max

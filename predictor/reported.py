@@ -54,7 +54,7 @@ def revise(
     changed = total is not None and _has_changed(reported, pending, total)
     # With a loss curve the estimate of a job that has exceeded its total changes as it goes on: once for each point is enough.
     told = exceeded and (before.trusted or reported.loss_curve is None)
-    if not (told or changed or reported.curve_grew):
+    if not (told or changed or reported.curve_counts):
         return None
     base, source = _with_curve(reported, pending, curves)
     if base is pending.base and not (told or changed):

@@ -376,7 +376,7 @@ class LivePredictor:
 
     def _revise(self, reported: Reported) -> Prediction | None:
         pending = self._pending.get(reported.request.job)
-        if pending is None or (reported.total_iterations is None and not reported.curve_grew):
+        if pending is None or (reported.total_iterations is None and not reported.curve_counts):
             return None
         # A copy of its own: other elements of an array may have the same one, and report something else.
         pending = self._pending[reported.request.job] = replace(pending)

@@ -93,7 +93,7 @@ class Reported:
     ``estimate`` ranks it now. ``iterations`` are done and ``service_s`` spent by then. ``total_iterations`` is
     the newest reported (or declared) total, ``least_iterations`` the least of all; None without a new one, or without any.
     ``seconds_per_iteration`` is measured; None before the first measurement. ``seconds_by_span`` is given if a span is new there.
-    ``curve_grew``: the ``loss_curve`` has a new point, or the estimate was made again without it.
+    ``curve_counts``: the ``loss_curve`` is to be counted now: it has a new point, or the estimate was made again without it.
     """
 
     request: PredictionRequest
@@ -105,7 +105,7 @@ class Reported:
     seconds_per_iteration: float | None = None
     seconds_by_span: SpanSeconds | None = None
     loss_curve: LossCurve | None = None
-    curve_grew: bool = False
+    curve_counts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class EndedJob:
 
     ``iterations`` is None for a job that reported no progress. ``service_s`` is running time whose work counted, and after a
     failure or a stop also that since the last checkpoint: what a job needs until it ends so. ``reported_iterations`` is the
-    least total in its progress reports; None without any.
+    least total in its progress reports; None without any. ``loss_curve``: None without losses.
     """
 
     job: JobId

@@ -15,8 +15,8 @@ from service.engine.ports import Predictor
 from service.engine.record import JobRecord
 
 CURVES_PER_CYCLE_MAX = 500
-"""Jobs whose estimates follow a new point of their loss curves in one cycle, half a millisecond each. Those of others follow
-their next point."""
+"""Jobs whose estimates follow a new point of their loss curves in one cycle, so that ten thousand reports at once do not delay
+a decision. Those of others follow their next point."""
 
 
 def note_total(cycle: Cycle, job: JobRecord, total: float | None, iteration: float) -> None:
@@ -93,5 +93,5 @@ def _reported(cycle: Cycle, job: JobRecord) -> Reported:
         seconds_per_iteration=job.measured_s_per_iteration,
         seconds_by_span=job.seconds_by_span if job.id in cycle.measured else None,
         loss_curve=job.loss_curve,
-        curve_grew=job.id in cycle.curves,
+        curve_counts=job.id in cycle.curves,
     )

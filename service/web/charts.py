@@ -9,9 +9,11 @@ from datetime import date, timedelta
 from itertools import accumulate, pairwise
 from math import ceil, exp, log
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from service.api.documents import instant, seconds_of
+
+T = TypeVar("T")
 
 DAYS_SHOWN_MAX: Final = 120
 """Bars of the chart of days; a longer period has several days a bar."""
@@ -78,19 +80,25 @@ def days_chart(first_day: str, last_day: str, rows: Iterable[Mapping[str, Any]])
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Polyline:
     """A line through ``points``, in percent of the box."""
 
     points: Sequence[tuple[float, float]]
-    first: str
-    last: str
-    values: Sequence[float]
-    top: float
 
     @property
     def path(self) -> str:
         """As the attribute ``points`` of a polyline."""
         return " ".join(f"{x:g},{y:g}" for x, y in self.points)
+
+
+@dataclass(frozen=True, slots=True)
+class Line(Polyline):
+    """``first`` and ``last``: ends of the axis. ``top``: what the whole height stands for."""
+
+    first: str
+    last: str
+    values: Sequence[float]
+    top: float
 
 
 def use_chart(since_s: float, until_s: float, gpus: int, held: Iterable[tuple[float, float, int]]) -> Line | None:
@@ -170,19 +178,12 @@ def time_axis(jobs: Sequence[Mapping[str, Any]], milestone: str) -> TimeAxis | N
 
 
 @dataclass(frozen=True, slots=True)
-class LossLine:
-    """The loss of one job over its iterations; ``points`` in percent of the box."""
+class LossLine(Polyline):
+    """The loss of one job over its iterations. ``loss`` is the newest, after so many ``iterations``."""
 
     job: int
-    points: Sequence[tuple[float, float]]
     iterations: float
     loss: float
-    """The newest."""
-
-    @property
-    def path(self) -> str:
-        """As the attribute ``points`` of a polyline."""
-        return " ".join(f"{x:g},{y:g}" for x, y in self.points)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +214,8 @@ def loss_chart(job: int, reports: Mapping[int, Sequence[Mapping[str, Any]]]) -> 
     height = (scale(top) - scale(bottom)) or 1.0
     lines = {
         each: LossLine(
-            each,
             [(_place(100.0 * at / last), _place(100.0 * (scale(top) - scale(loss)) / height)) for at, loss in curve],
+            each,
             *curve[-1],
         )
         for each, curve in curves.items()
@@ -229,8 +230,13 @@ def _losses(reports: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
     for report in reports:
         if report["loss"] is not None and report["iteration"] > (found[-1][0] if found else 0.0):
             found.append((report["iteration"], report["loss"]))
-    step = -(-len(found) // LOSSES_MAX) or 1
-    return found[-1::-step][::-1]
+    return thinned(found, LOSSES_MAX)
+
+
+def thinned(points: Sequence[T], most: int) -> list[T]:
+    """At most so many of the points, evenly apart, with the newest."""
+    step = -(-len(points) // most) or 1
+    return list(points[-1::-step][::-1])
 
 
 def _place(value: float) -> float:

@@ -7,8 +7,9 @@ from urllib.parse import urlencode
 
 from policies.lifecycle import TERMINAL, JobState
 from service.domain.access import Role
-from service.web.charts import Losses, loss_chart, time_axis
+from service.web.charts import Losses, loss_chart, thinned, time_axis
 from service.web.page import Asked
+from service.web.reader import Unavailable
 from service.web.stage_drawing import drawing_of
 
 PAGE: Final = 50
@@ -108,7 +109,7 @@ async def job(asked: Asked) -> dict[str, Any]:
         "prediction": prediction,
         "placed": placed,
         "drawing": drawing_of(placed),
-        "chart": _progress_chart(prediction, _thinned(reports)),
+        "chart": _progress_chart(prediction, thinned(reports, POINTS)),
         "losses": await _losses(asked, number, reports, prediction),
         "mine": mine,
         "reads_output": asked.caller.reads_output(found["user"] or ""),
@@ -132,22 +133,20 @@ async def _rows(asked: Asked, path: str, reads_max: int) -> list[Any]:
 
 async def _losses(asked: Asked, number: int, reports: list[Any], prediction: dict[str, Any] | None) -> Losses | None:
     """The chart of a job's losses beside those of the similar past jobs, if it reports any."""
-    if loss_chart(number, {number: reports}) is None:
+    if all(report["loss"] is None for report in reports):
         return None
-    past = (
-        [] if prediction is None else [each["job_id"] for each in prediction["similar"] if each["job_id"] is not None]
-    )
-    theirs = await asyncio.gather(
-        *(asked.read.get_or(None, f"v1/jobs/{each}/progress", {"limit": EVENTS}) for each in past)
-    )
-    read = {each: found["items"] for each, found in zip(past, theirs, strict=True) if found is not None}
-    return loss_chart(number, {**read, number: reports})
+    similar = [] if prediction is None else prediction["similar"]
+    past = [each["job_id"] for each in similar if each["job_id"] is not None]
+    theirs = await asyncio.gather(*(_reports(asked, each) for each in past))
+    return loss_chart(number, {**dict(zip(past, theirs, strict=True)), number: reports})
 
 
-def _thinned(reports: list[Any]) -> list[Any]:
-    """At most :data:`POINTS` of the reports, with the newest."""
-    step = -(-len(reports) // POINTS) or 1
-    return reports[-1::-step][::-1]
+async def _reports(asked: Asked, number: int) -> list[Any]:
+    """The progress reports of a past job; none where the caller may not read them."""
+    try:
+        return await _rows(asked, f"v1/jobs/{number}/progress", REPORTS_READS)
+    except Unavailable:
+        return []
 
 
 def _progress_chart(prediction: dict[str, Any] | None, reports: list[Any]) -> dict[str, Any] | None:

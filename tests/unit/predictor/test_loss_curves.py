@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,14 +44,14 @@ def _until(curve: LossCurve, done: float) -> LossCurve:
     return LossCurve(curve.iterations[:known], curve.losses[:known])
 
 
-def _run(job: int, total: float, curve: LossCurve | None, **more: object) -> EndedJob:
-    return replace(ended(job, total, submitted_at_s=1_000.0 * job, **more), loss_curve=curve)  # type: ignore[arg-type]
+def _run(job: int, total: float, curve: LossCurve | None, **more: Any) -> EndedJob:
+    return replace(ended(job, total, submitted_at_s=1_000.0 * job, **more), loss_curve=curve)
 
 
-def _reported(curve: LossCurve, done: float, estimate: Estimate | None = None, **more: object) -> Reported:
+def _reported(curve: LossCurve, done: float, estimate: Estimate | None = None, **more: Any) -> Reported:
     asked = request(1_000, **more)
     estimate = estimate or Estimate((1.0,), Unit.ITERATIONS, "")
-    return Reported(asked, estimate, done, 0.5 * done, None, None, 0.5, loss_curve=curve, curve_grew=True)
+    return Reported(asked, estimate, done, 0.5 * done, None, None, 0.5, loss_curve=curve, curve_counts=True)
 
 
 def _target_runs(count: int, seed: int = 0) -> list[tuple[float, LossCurve]]:
@@ -63,7 +64,7 @@ def _paces(count: int, seed: int) -> Array:
     return np.asarray(np.exp(0.7 * np.random.default_rng(seed).normal(size=count)))
 
 
-def _taught(runs: list[tuple[float, LossCurve]], **more: object) -> LossCurves:
+def _taught(runs: list[tuple[float, LossCurve]], **more: Any) -> LossCurves:
     learner = LossCurves()
     for number, (total, curve) in enumerate(runs):
         learner.ended(_run(number, round(total), curve, **more), _WIDE, Unit.ITERATIONS)
@@ -208,15 +209,13 @@ def test_no_losses_break_an_answer(data: st.DataObject) -> None:
 # Through the predictor
 
 
-def _predictor(runs: list[tuple[float, LossCurve]], **more: object) -> LivePredictor:
+def _predictor(runs: list[tuple[float, LossCurve]], **more: Any) -> LivePredictor:
     predictor = LivePredictor()
     _live(predictor, runs, 1, **more)
     return predictor
 
 
-def _live(
-    predictor: LivePredictor, runs: list[tuple[float, LossCurve]], first: int, **more: object
-) -> list[Prediction]:
+def _live(predictor: LivePredictor, runs: list[tuple[float, LossCurve]], first: int, **more: Any) -> list[Prediction]:
     """Each run is predicted and ends before the next one comes. Returns the predictions."""
     said = []
     for number, (total, curve) in enumerate(runs, start=first):
@@ -228,7 +227,7 @@ def _live(
     return said
 
 
-def _asked(predictor: LivePredictor, **more: object) -> tuple[PredictionRequest, Estimate]:
+def _asked(predictor: LivePredictor, **more: Any) -> tuple[PredictionRequest, Estimate]:
     asked = request(1_000, **more)
     [answer] = predictor.predict(0.0, [asked])
     assert answer is not None
@@ -272,7 +271,7 @@ def test_a_curve_that_tells_nothing_new_changes_nothing() -> None:
     assert (same, hardly) == (None, None)
     assert far is not None
     assert far.estimate.points != told.estimate.points
-    assert predictor.revise(0.0, [replace(_reported(curve, 40.0, estimate), curve_grew=False)]) == [None]
+    assert predictor.revise(0.0, [replace(_reported(curve, 40.0, estimate), curve_counts=False)]) == [None]
 
 
 def test_where_curves_tell_nothing_a_newer_prediction_stays() -> None:
@@ -312,7 +311,7 @@ def test_a_job_that_exceeds_what_it_reported_is_ranked_by_attained_service_whate
     [told] = predictor.revise(0.0, [report])
     assert told is not None
     assert not told.estimate.trusted
-    later = replace(report, estimate=told.estimate, iterations=150.0, service_s=75.0, curve_grew=False)
+    later = replace(report, estimate=told.estimate, iterations=150.0, service_s=75.0, curve_counts=False)
     assert predictor.revise(0.0, [later]) == [None], "once for each point of the curve is enough"
 
 

@@ -351,7 +351,7 @@ def test_losses_become_a_curve_that_the_predictor_is_told_and_taught() -> None:
         LossCurve((1.0, 8.0, 12.0), (4.0, 2.0, -1.0)),
     ]
     assert [each.loss_curve for each in made.told.reported] == curves
-    assert all(each.curve_grew and each.total_iterations is None for each in made.told.reported)
+    assert all(each.curve_counts and each.total_iterations is None for each in made.told.reported)
     made.until(100)
     (label,) = made.told.learnt
     assert label.loss_curve == curves[-1]
@@ -381,7 +381,7 @@ def test_a_job_with_losses_that_is_predicted_again_is_revised_in_the_same_cycle(
     made.told.revised[made.ids["a"]] = (70.0,)
     made.until(20)
     (reported,) = made.told.reported
-    assert reported.curve_grew
+    assert reported.curve_counts
     assert reported.estimate.points == (60.0,), "what it is told is the new prediction"
     estimate = made.record("a").estimate
     assert estimate is not None
