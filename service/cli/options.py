@@ -14,12 +14,14 @@ from service.cli.fail import EXIT_FAILED, fail
 from service.domain.duration import DurationError, seconds_of
 
 if TYPE_CHECKING:
-    from service.sim.workloads.model import Workload
+    from service.sim.workloads.model import SkippedRow, Workload
 
 STANDARD = "-"
 """A file name that means standard input or output."""
-_SKIPPED_LINES_MAX = 1000
-"""Skipped rows that are named one by one; the counts by reason always cover all of them."""
+_REASONS_MAX = 20
+"""Reasons for skipped rows that are told, the most frequent ones."""
+_ROWS_OF_A_REASON_MAX = 10
+"""Skipped rows that are named of each."""
 
 
 def _known_network(value: str) -> str:
@@ -138,10 +140,15 @@ def writing(flag: str) -> Iterator[None]:
 
 
 def report_skipped(workload: "Workload") -> None:
-    """Name the skipped rows on standard error, then count them by reason."""
-    for row in workload.skipped[:_SKIPPED_LINES_MAX]:
-        typer.echo(f"{workload.name}:{row.line}: skipped: {row.reason}", err=True)
-    if len(workload.skipped) > _SKIPPED_LINES_MAX:
-        typer.echo(f"... and {len(workload.skipped) - _SKIPPED_LINES_MAX} more rows", err=True)
-    for reason, count in workload.skipped_by_reason().items():
-        typer.echo(f"skipped {count} {'row' if count == 1 else 'rows'}: {reason}", err=True)
+    """Tell on standard error why rows were skipped: for each reason the first rows, then their number."""
+    rows_of: dict[str, list[SkippedRow]] = {}
+    for row in workload.skipped:
+        rows_of.setdefault(row.reason, []).append(row)
+    by_count = sorted(rows_of.items(), key=lambda reason_rows: -len(reason_rows[1]))
+    for reason, rows in by_count[:_REASONS_MAX]:
+        for row in rows[:_ROWS_OF_A_REASON_MAX]:
+            typer.echo(f"{workload.name}:{row.line}: skipped: {reason}", err=True)
+        typer.echo(f"skipped {len(rows):,} {'row' if len(rows) == 1 else 'rows'}: {reason}", err=True)
+    if others := by_count[_REASONS_MAX:]:
+        count = sum(len(rows) for _, rows in others)
+        typer.echo(f"skipped {count:,} more rows for {len(others):,} other reasons", err=True)

@@ -28,6 +28,31 @@ def test_import_writes_the_table_and_names_the_skipped_rows(tmp_path: Path) -> N
     assert [job.job_id for job in read_workload(out).jobs] == ["a", "b"]
 
 
+def test_import_names_ten_skipped_rows_of_a_reason_and_counts_all(tmp_path: Path) -> None:
+    trace = tmp_path / "e.csv"
+    none, negative = "".join(f"c{i},30,0,1\n" for i in range(1_200)), "d,30,5,0\n"
+    trace.write_text(f"job_id,submission_time,duration,num_gpu\nb,20,5,64\n{none}{negative}")
+    result = RUNNER.invoke(app, ["import", "--format", "elasticflow", str(trace), "--out", str(tmp_path / "w.csv")])
+    assert result.exit_code == 0, result.output
+    *named, counted, last, last_counted, written = result.stderr.splitlines()
+    assert named == [f"e.csv:{line}: skipped: duration is not positive" for line in range(3, 13)]
+    assert counted == "skipped 1,200 rows: duration is not positive"
+    assert last.startswith("e.csv:1203: skipped: ")
+    assert last_counted.startswith("skipped 1 row: ")
+    assert written.startswith("wrote 1 jobs to ")
+
+
+def test_describe_tells_twenty_reasons_of_skipped_rows_and_counts_the_others(tmp_path: Path) -> None:
+    table = tmp_path / "w.csv"
+    wrong = "".join(f"b{i},5,x{i},10\n" for i in range(23))
+    table.write_text(f"job_id,submit_time_s,gpus,duration_s\na,0,1,10\n{wrong}")
+    result = RUNNER.invoke(app, ["describe", str(table), "--skip-invalid"])
+    assert result.exit_code == 0, result.output
+    *told, others = result.stderr.splitlines()
+    assert [line.startswith("skipped 1 row: gpus: ") for line in told] == [False, True] * 20
+    assert others == "skipped 3 more rows for 3 other reasons"
+
+
 def test_import_of_an_unknown_format_says_which_exist(tmp_path: Path) -> None:
     result = RUNNER.invoke(app, ["import", "--format", "borg", "x", "--out", str(tmp_path / "w.csv")])
     assert result.exit_code == 2
