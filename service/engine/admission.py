@@ -12,6 +12,7 @@ job. A gang larger than a limit waits apart and keeps no other job waiting.
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
@@ -63,6 +64,8 @@ class Admission:
 
     def _clear(self) -> None:
         self._jobs: dict[JobId, JobRecord] = {}
+        self._elements: Counter[LimitOwner] = Counter()
+        """Jobs among them of each limited array."""
         self._charged: dict[JobId, Owners] = {}
         """Jobs whose GPUs count against the limits: those that hold GPUs, and those let through."""
         self._used: dict[LimitOwner, int] = dict.fromkeys(self._limits, 0)
@@ -91,7 +94,7 @@ class Admission:
         if not owners:
             job.gate = None
             return True
-        self._jobs[job.id] = job
+        self._enter(job)
         self._keep_back(job, owners)
         self._restless = True
         return False
@@ -100,7 +103,7 @@ class Admission:
         """Limit the job's array if its submission did. Called before any other method for the job."""
         limit = limit_of_array(job.spec)
         if limit is not None:
-            [owner] = [owner for owner in owners_of(job.spec) if owner.scope is Scope.ARRAY]
+            owner = owners_of(job.spec)[-1]
             if owner not in self._limits:
                 self._limits[owner] = limit
                 self._used[owner] = 0
@@ -109,7 +112,7 @@ class Admission:
     def hold(self, job: JobRecord) -> None:
         """The job holds GPUs now."""
         if owners := self._owners(job):
-            self._jobs[job.id] = job
+            self._enter(job)
             self._unlist(job)
             self._charge(job, owners)
 
@@ -123,12 +126,18 @@ class Admission:
                 told.pop(job_id, None)
             job.gate = None
             if limit_of_array(job.spec) is not None:
-                self._forget_array(owners_of(job.spec)[-1])
+                self._leave_array(owners_of(job.spec)[-1])
 
-    def _forget_array(self, owner: LimitOwner) -> None:
+    def _enter(self, job: JobRecord) -> None:
+        if job.id not in self._jobs and limit_of_array(job.spec) is not None:
+            self._elements[owners_of(job.spec)[-1]] += 1
+        self._jobs[job.id] = job
+
+    def _leave_array(self, owner: LimitOwner) -> None:
         """Limit an array no longer whose last element has left; one that arrives later sets the limit again."""
-        if self._used[owner] == 0 and not any(owner in owners for owners in self._kept):
-            del self._limits[owner], self._used[owner], self._through[owner]
+        self._elements[owner] -= 1
+        if self._elements[owner] == 0:
+            del self._elements[owner], self._limits[owner], self._used[owner], self._through[owner]
 
     def reprioritize(self, job: JobRecord) -> None:
         """The job's priority has changed."""
@@ -153,7 +162,7 @@ class Admission:
             if job.attempt is None and not job.eligible:
                 continue
             if owners:
-                self._jobs[job.id] = job
+                self._enter(job)
             if job.attempt is not None:
                 self._charge(job, owners)
             elif job.gate is None and owners:

@@ -410,9 +410,10 @@ class Engine(Generic[State]):
         unfinished = [job for job in fresh if not job.finished]
         for job in unfinished:
             self._world.add_job(job)
-        self._register(unfinished)
+        # Pauses come first: a paused job must not be shown to admission.
         self._refusals.note(applied, dropped, cycle.now_s)
         self._refusals.hold_back(unfinished, cycle)
+        self._register(unfinished)
         self._state = self.policy.rebuild(self._world, self._state.dump())
         refused = {action.job for action in applied if action.job in dropped}
         self._feedback = [

@@ -1,5 +1,7 @@
 """``max_running`` of a job array: how many of its elements hold GPUs at a time, under every policy and after a restart."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from policies.lifecycle import HOLDS_GPUS, JobState
 from policies.model.ids import JobId
 from policies.model.job import ArrayPlace
 from policies.model.reasons import Reason
+from service.engine.limits import LimitOwner, Scope
 from tests.scenarios.dsl import Story, cluster, policy
 
 
@@ -64,6 +67,24 @@ def test_an_element_that_is_held_takes_no_place() -> None:
     add_array(story, "a", [10, 10, 10], 1)
     story.until(0).starts("a0").hold("a1").until(10).finishes("a0").starts("a2")
     story.release("a1").until(11).waits("a1", Reason.QUOTA).until(20).finishes("a2").starts("a1")
+
+
+@pytest.mark.parametrize("leave", [Story.cancel, Story.hold])
+def test_elements_that_a_quota_does_not_admit_may_all_leave_at_once(leave: Callable[[Story, str], Story]) -> None:
+    story = cluster("1x8", policy("fifo_backfill")).quota(2, user="u")
+    add_array(story, "a", [10, 10, 10], 2, gpus=4)
+    story.until(0).waits("a0", Reason.QUOTA)
+    for element in ("a0", "a1", "a2"):
+        leave(story, element)
+    story.job("other", runs_s=5, at_s=1, gpus=1).until(1).starts("other")
+    assert story.engine.world.admission.limits.keys() == {LimitOwner(Scope.USER, "u")}
+
+
+def test_the_limit_stays_when_one_element_leaves_of_those_that_a_quota_does_not_admit() -> None:
+    story = cluster("1x8", policy("fifo_backfill")).quota(1, user="u")
+    add_array(story, "a", [10, 10, 10, 10], 1, gpus=2)
+    story.until(0).cancel("a0").until(1)
+    story.quota(None, user="u").until(2).starts("a1").waits("a2", Reason.QUOTA).waits("a3", Reason.QUOTA)
 
 
 def test_nothing_is_kept_of_arrays_that_have_ended() -> None:

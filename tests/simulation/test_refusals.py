@@ -6,6 +6,7 @@ import pytest
 
 from policies.lifecycle import JobState
 from policies.model.ids import JobId
+from policies.model.reasons import Reason
 from policies.registry import BUILT_IN
 from service.engine.ports import CycleBatch
 from tests.scenarios.chance import Flaky
@@ -48,4 +49,15 @@ def test_others_start_and_end_while_one_start_is_always_refused(name: str) -> No
     assert store.refused > 3
     store.refuse_until = 0
     story.to_the_end()
+    assert story.state("j1") is JobState.SUCCEEDED
+
+
+def test_a_refused_job_under_a_quota_pauses_and_starts_later() -> None:
+    store = Refusing(refuse_until=4)
+    story = crowded("fifo_backfill", store, [(4, 3), (4, 5)]).quota(4, user="u")
+    story.until(2).until(3).until(4).until(6)
+    paused = story.engine.world.jobs[UNLUCKY]
+    assert (paused.not_before_s, paused.reason) == (10.0, Reason.REFUSED)
+    assert story.engine.world.admission.why(paused)[1]["gpus_promised"] == 0, "it is not let through meanwhile"
+    story.until(60)
     assert story.state("j1") is JobState.SUCCEEDED
