@@ -100,7 +100,7 @@ class ProjectShares:
                 project = job.spec.project
                 at_s = job.attempt_started_at_s
                 started_s = self.now_s if at_s is None else min(self.now_s, at_s)
-                account = self._account(project, started_s)
+                account = self.accounts.get(project) or self._open(project, started_s)
                 self._settle(account, started_s)
                 account.gpus += job.spec.gpus
                 self._counted[job.id] = (project, job.spec.gpus)
@@ -164,14 +164,18 @@ class ProjectShares:
     def _decay(self) -> float:
         return math.log(2.0) / self.half_life_s
 
-    def _account(self, project: str, since_s: float = math.inf) -> Account:
-        """The project's account; one is opened at ``since_s``, or now if that is earlier."""
+    def _account(self, project: str) -> Account:
+        """The project's account; one is opened now where it has none."""
         account = self.accounts.get(project)
         if account is None:
-            opened_s = min(since_s, self.now_s)
-            account = self.accounts[project] = Account(self.weights.get(project, 1.0), 0.0, opened_s)
-            account.level = math.floor(self._log_use(account, self.now_s) / _STEP_LN)
+            account = self._open(project, self.now_s)
             self._find_level(project, account)
+        return account
+
+    def _open(self, project: str, at_s: float) -> Account:
+        """An account without use from ``at_s`` on, whose level is the one of now."""
+        account = self.accounts[project] = Account(self.weights.get(project, 1.0), 0.0, at_s)
+        account.level = self._level(0.0)
         return account
 
     def _aim(self, account: Account) -> float:
@@ -191,14 +195,15 @@ class ProjectShares:
             account.used = self._used(account, at_s)
             account.at_s = at_s
 
-    def _log_use(self, account: Account, at_s: float) -> float:
-        """ln of (use by weight x exp(decay x time)); it never falls."""
-        grown = math.expm1(self._decay * (at_s - account.at_s))
-        return self._decay * account.at_s + math.log(account.used + self._idle + self._aim(account) * grown)
+    def _level(self, used: float) -> int:
+        """The level of so much use by weight now: of the logarithm of use x exp(decay x time), which never falls."""
+        return math.floor((self._decay * self.now_s + math.log(used + self._idle)) / _STEP_LN)
 
     def _find_level(self, project: str, account: Account) -> None:
         """Compute the level at ``now_s``, and when it must be computed again."""
-        level = math.floor(self._log_use(account, self.now_s) / _STEP_LN)
+        # Powers of the time since ``at_s`` overflow after 1,024 half-lives.
+        self._settle(account, self.now_s)
+        level = self._level(account.used)
         if account.next_s <= self.now_s:
             level = max(level, account.level + 1)  # rounding must not make the level due again at this instant
         account.level = max(account.level, level)

@@ -173,3 +173,24 @@ def test_idle_projects_are_forgotten_after_a_long_time() -> None:
     for number in range(1, 60):
         bench.at(number * HALF_LIFE_S)
     assert bench.shares.accounts == {}
+
+
+def test_a_job_may_run_or_wait_for_thousands_of_half_lives() -> None:
+    bench = Bench()
+    bench.start("a", 8)
+    bench.shares.join(JobRecord(JobId(90), JobSpec("j", "u", 1, "waiting"), EPOCH_S))
+    bench.at(0.0)
+    first = bench.shares.dump()
+    for number in range(1, 40):
+        bench.at(number * 100 * HALF_LIFE_S)
+    assert math.isclose(bench.used("a"), 8 * HALF_LIFE_S / math.log(2.0))
+    ratio = (8 / math.log(2.0) + IDLE_GPUS) / IDLE_GPUS
+    ahead = bench.shares.level("a") - bench.shares.level("waiting")
+    assert math.isclose(ahead, math.log(ratio) / math.log(STEP), abs_tol=1.0)
+
+    twin = ProjectShares(HALF_LIFE_S, {}, bench.world.now_s)
+    twin.restore(bench.world, first)
+    assert twin.level("a") == bench.shares.level("a"), "also where the service was down for all that time"
+    forgetful = ProjectShares(HALF_LIFE_S, {}, bench.world.now_s)
+    forgetful.restore(bench.world, {})
+    assert forgetful.level("a") == bench.shares.level("a"), "and where it has no dump"
