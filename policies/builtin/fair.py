@@ -57,11 +57,12 @@ class Account:
 class FairState(SchedulerState):
     """The state, and the accounts of all users."""
 
-    __slots__ = ("accounts", "closing", "due", "had_gpu_s", "lines", "user_of", "waiting_of")
+    __slots__ = ("accounts", "closing", "due", "had_gpu_s", "lines", "now_s", "user_of", "waiting_of")
 
     def __init__(self, view: ClusterView, options: Options) -> None:
         """No user has held any GPUs."""
         SchedulerState.__init__(self, view, options)
+        self.now_s = view.now_s
         self.accounts: dict[str, Account] = {}
         self.lines: dict[JobId, tuple[str, Line]] = {}
         """What each unfinished job adds to its user's account."""
@@ -76,9 +77,11 @@ class FairState(SchedulerState):
         """The user of each waiting job."""
 
     def dump(self) -> dict[str, Any]:
-        """The state's dump, and what ended jobs held."""
+        """The state's dump, what ended jobs held, and what those held that are unfinished or whose end may not be committed."""
         closing = [[job, user, gpu_s] for job, (user, gpu_s) in self.closing.items()]
-        return {**SchedulerState.dump(self), "had_gpu_s": dict(sorted(self.had_gpu_s.items())), "closing": closing}
+        unfinished = [[job, user, line.at(self.now_s)] for job, (user, line) in self.lines.items()]
+        had_gpu_s = dict(sorted(self.had_gpu_s.items()))
+        return {**SchedulerState.dump(self), "had_gpu_s": had_gpu_s, "closing": [*closing, *unfinished]}
 
     def enqueue(self, job: JobView, rank: float) -> None:
         """Index a waiting job, also by its user."""
@@ -150,7 +153,7 @@ class Fair(RankedPolicy):
         return Rank(_threshold_gpu_s(state.account(_user(job)).level) / state.gpus, 0)
 
     def restore(self, view: ClusterView, state: SchedulerState, dump: dict[str, Any]) -> None:
-        """Restore what ended jobs held, less ends that were not committed; the rest follows from the jobs."""
+        """Restore what ended jobs held, up to the dump for those that ended later; the rest follows from the jobs."""
         assert isinstance(state, FairState)
         state.had_gpu_s = dict(dump.get("had_gpu_s", {}))
         state.closing = {
@@ -170,6 +173,7 @@ class Fair(RankedPolicy):
     def observe(self, view: ClusterView, changes: Sequence[Change], state: SchedulerState) -> bool:
         """Keep the accounts. A new level costs O(the user's waiting jobs log n)."""
         assert isinstance(state, FairState)
+        state.now_s = view.now_s
         state.settle()
         touched = {user for _, user in takewhile(lambda due: due[0] <= view.now_s, state.due)}
         for change in changes:

@@ -199,7 +199,7 @@ class SchedulerLoop:
                 if reconcile:
                     self._reconcile()
             except Exception:
-                # Nothing of this cycle was committed, so the next one starts from the store.
+                # Whatever was committed of this cycle, the next one starts from the store.
                 self.failures += 1
                 self._watch.passed("broken")
                 logger.exception("a scheduling cycle failed; the state is loaded again")

@@ -31,8 +31,8 @@ class EngineSettings:
     """Unrequested exits with code 75 after which a job fails. The limit ends programs that yield for ever."""
     facts_per_cycle_max: int = 10_000
     """Requests consumed in one cycle. The limit keeps cycles short under many submissions."""
-    dump_every_cycles: int = 100
-    """The policy's state is stored with every n-th cycle."""
+    dump_every_s: float = 30.0
+    """The policy's state is stored with the first committed cycle so long after the last one with it."""
     enforce_walltime: bool = True
     stop_grace_s: float = 30.0
     """Seconds between the stop signals for a job that did not choose its own."""

@@ -132,6 +132,7 @@ class Engine(Generic[State]):
         reached(CrashPoint.LOADED)
         self._world = world_of(stored, self._cluster, self._costs)
         self._now_s = self._world.now_s = max(self._now_s, stored.at_s, self._ports.clock.now_s())
+        self._dumped_at_s = self._now_s
         self._number = stored.cycle
         self._timers = []
         self._feedback = []
@@ -168,7 +169,8 @@ class Engine(Generic[State]):
         applied = self._apply(cycle, decision)
         self._wake_at_s = decision.wake_at_s
         if not (cycle.writes or cycle.servers or cycle.requests or applied):
-            self._after_commit(cycle, frozenset())
+            self._tell(cycle, frozenset())
+            self._command(cycle, frozenset())
             return CycleOutcome(self._number, committed=False, wake_at_s=self._wake())
         return self._commit(cycle, decision, applied)
 
@@ -372,7 +374,7 @@ class Engine(Generic[State]):
     def _commit(self, cycle: Cycle, decision: Decision, applied: list[Action]) -> CycleOutcome:
         for job_id in cycle.ended:
             cycle.writes[job_id].label = label_of(cycle.writes[job_id], self._world, cycle.reached.get(job_id))
-        with_dump = cycle.number % self.settings.dump_every_cycles == 0
+        with_dump = cycle.now_s - self._dumped_at_s >= self.settings.dump_every_s
         batch = CycleBatch(
             cycle=cycle.number,
             at_s=cycle.now_s,
@@ -390,12 +392,15 @@ class Engine(Generic[State]):
         dropped = self._ports.store.commit(batch)
         reached(CrashPoint.COMMITTED)
         self._number = cycle.number
+        if with_dump:
+            self._dumped_at_s = cycle.now_s
         if self._cluster is not self._world.cluster:
             self._cluster = self._world.cluster
             self._ports.executor.use_cluster(self._cluster)
-        self._after_commit(cycle, dropped)
         self._refusals.forget(cycle.writes, dropped)
+        self._tell(cycle, dropped)
         self._ports.sink.cycle(batch)
+        self._command(cycle, dropped)
         if dropped:
             self._undo(cycle, applied, dropped)
         return CycleOutcome(self._number, committed=True, wake_at_s=self._wake(), actions=applied)
@@ -433,21 +438,25 @@ class Engine(Generic[State]):
                 self.counters["recoveries_failed"] += 1
         return CycleOutcome(self._number, committed=False, wake_at_s=self._wake(), failed=str(error))
 
-    def _after_commit(self, cycle: Cycle, dropped: frozenset[JobId]) -> None:
-        ports = self._ports
+    def _command(self, cycle: Cycle, dropped: frozenset[JobId]) -> None:
+        """Acknowledge the committed reports and send the commands. The last step: both are repeated if they fail."""
+        executor = self._ports.executor
         if cycle.handled:
-            ports.executor.acknowledge([report for job_id, report in cycle.handled if job_id not in dropped])
+            executor.acknowledge([report for job_id, report in cycle.handled if job_id not in dropped])
             reached(CrashPoint.ACKNOWLEDGED)
+        if cycle.commands:
+            executor.send([command for job_id, command in cycle.commands if job_id not in dropped])
+            reached(CrashPoint.SENT)
+
+    def _tell(self, cycle: Cycle, dropped: frozenset[JobId]) -> None:
+        """Tell the world, the sink and the predictor what was committed."""
         for job_id in cycle.ended:
             if job_id not in dropped:
                 self._world.remove_job(job_id)
         for job_id in self._refreshed:
             if job_id not in dropped:
                 del self._outdated[job_id]
-        if cycle.commands:
-            ports.executor.send([command for job_id, command in cycle.commands if job_id not in dropped])
-            reached(CrashPoint.SENT)
-        transition = ports.sink.transition
+        transition = self._ports.sink.transition
         for job_id, write in cycle.writes.items():
             if job_id not in dropped:
                 for event in write.events:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -357,7 +358,7 @@ def _fast_forward(
         snapshot.cluster,
         Ports(store, executor, clock, NoPredictor(), future),
         costs,
-        EngineSettings(dump_every_cycles=2**62),
+        EngineSettings(dump_every_s=inf),
     )
     for job_id in engine.world.holding():
         _take_over(executor, snapshot, prospects[job_id])

@@ -224,7 +224,7 @@ def engine_settings(settings: Settings, fencing_token: int, host: str) -> Engine
         retry_backoff_s=settings.retry_backoff_s,
         yields_max=settings.yields_max,
         facts_per_cycle_max=settings.facts_per_cycle_max,
-        dump_every_cycles=settings.dump_every_cycles,
+        dump_every_s=settings.dump_every_s,
         stop_grace_s=settings.stop_grace_s,
         fencing_token=fencing_token,
         host=host,

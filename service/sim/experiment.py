@@ -167,7 +167,7 @@ class Simulator:
             ),
             Costs(options.checkpoint_s, options.restart_s),
             # A trace's walltime is for predictors and backfilling; the run times already show its effect.
-            EngineSettings(enforce_walltime=False, facts_per_cycle_max=len(jobs) + 1, dump_every_cycles=2**62),
+            EngineSettings(enforce_walltime=False, facts_per_cycle_max=len(jobs) + 1, dump_every_s=inf),
         )
         self._sink.promised_end_s = self.engine.promised_end_s
         self._drive = Drive(self.engine, self.clock)

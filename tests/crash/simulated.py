@@ -63,7 +63,7 @@ class Mortal(Checked):
             policy(name, **options),
             costs=COSTS,
             # A dump with every pass: what comes back after a crash is what was there before it.
-            settings=EngineSettings(retry_backoff_s=4.0, dump_every_cycles=1),
+            settings=EngineSettings(retry_backoff_s=4.0, dump_every_s=0.0),
             store=store,
         )
         if store is not None:

@@ -41,7 +41,7 @@ class SqlSimulator(Simulator):
         old = self.engine
         ports = replace(old._ports, store=self.store)
         # What no job tells (since when one waits for a better placement) comes back exactly if each cycle keeps it.
-        old.settings.dump_every_cycles = 1
+        old.settings.dump_every_s = 0.0
         self.engine: Engine[Any] = Engine(make_policy(self._policy), CLUSTER, ports, old._costs, old.settings)
         # What the old engine asked to be woken for is asked again by the new one, but only at its first cycle.
         wake_at_s = self._drive._wake_at_s

@@ -354,10 +354,32 @@ def test_jobs_of_nobody_count_for_their_project() -> None:
 # Memory.
 
 
+def test_fair_counts_what_ended_jobs_held_before_a_restart() -> None:
+    story = cluster("1x8", policy("fair"), settings=EngineSettings(dump_every_s=30.0))
+    story.job("days", user="alice", gpus=8, runs_s=200_000).until(0)
+    story.job("tiny", user="bob", gpus=1, runs_s=5, at_s=100_000).until(100_000)
+    story.until(200_000).finishes("days").starts("tiny")
+    story.restart()
+    held = {account.name: account.used_gpu_s for account in story.engine.shares().users}
+    assert held["alice"] == pytest.approx(8 * 200_000)
+    story.restart()
+    assert story.engine.shares().users[0].used_gpu_s == pytest.approx(8 * 200_000), "also twice"
+
+
+def test_fair_counts_up_to_the_dump_what_a_job_held_that_ended_later() -> None:
+    story = cluster("1x8", policy("fair"), settings=EngineSettings(dump_every_s=100.0))
+    story.job("days", user="alice", gpus=4, runs_s=1_010).until(0)
+    story.job("tiny", user="bob", gpus=1, runs_s=5, at_s=1_000).until(1_000)
+    story.until(1_010).finishes("tiny", "days")
+    story.restart()
+    held = {account.name: account.used_gpu_s for account in story.engine.shares().users}
+    assert held["alice"] == pytest.approx(4 * 1_000)
+
+
 def _many_users(seed: int, chosen: Policy[Any], store: Flaky | None = None) -> Story:
     """The contract's crowd is one user's, and too small for a distribution: here are several users, and jobs that end early."""
     dice = random.Random(seed)
-    story = cluster("2x4", chosen, store=store, settings=EngineSettings(dump_every_cycles=1))
+    story = cluster("2x4", chosen, store=store, settings=EngineSettings(dump_every_s=0.0))
     if store is not None:
         story.memory = store.inner
     for number, at_s in enumerate(sorted(dice.randrange(1500) for _ in range(60))):

@@ -88,7 +88,7 @@ def test_within_a_project_and_between_equals_rank_decides() -> None:
 def test_shares_survive_a_restart() -> None:
     story = saturated("fifo", project_weights="small:1+large:3")
     story.restart()
-    story.settings.dump_every_cycles = 1
+    story.settings.dump_every_s = 0.0
     for number in range(1, 26):
         story.until(60.0 * number).restart()
     assert had(story, "large") / had(story, "small") == pytest.approx(3.0, rel=0.08)

@@ -109,7 +109,7 @@ def test_after_the_delay_it_takes_what_there_is() -> None:
 
 def test_the_delay_goes_on_after_a_restart() -> None:
     story = _two_half_empty_servers()
-    story.settings.dump_every_cycles = 1
+    story.settings.dump_every_s = 0.0
     _chatty(story, "chatty", 10, runs_s=60).until(40)
     story.restart().until(69).starts()
     story.until(70).starts("chatty")

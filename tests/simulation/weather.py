@@ -77,7 +77,7 @@ def weather(dice: random.Random, name: str | None = None) -> Weather:
         ),
         network=dice.choice(("reserved", "contended")),
         settings=EngineSettings(
-            retry_backoff_s=dice.choice((0.0, 0.0, 7.0)), dump_every_cycles=dice.choice((1, 10, 100))
+            retry_backoff_s=dice.choice((0.0, 0.0, 7.0)), dump_every_s=dice.choice((0.0, 10.0, 100.0))
         ),
         kinds=frozenset(kind for kind in KINDS if dice.random() < 0.5),
         communication=dice.random() < 0.6,

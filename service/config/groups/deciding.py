@@ -107,6 +107,10 @@ class Deciding(BaseModel):
         1_000_000,
         "Requests consumed by one cycle; the next follows at once. A flood of submissions delays no running job.",
     )
-    dump_every_cycles: int = between(
-        100, 1, 1_000_000, "Cycles between two stored copies of the policy state. A replay starts from the latest copy."
+    dump_every_s: float = between(
+        30.0,
+        0.0,
+        86_400.0,
+        "Time between two stored copies of the policy state, with accounts of fair shares, promised ends and delays. A restart "
+        "continues from the newest copy.",
     )

@@ -14,7 +14,7 @@ from policies.model.job import JobSpec
 from policies.model.placement import ServerShare, SpanSeconds, place
 from policies.model.reasons import Reason
 from policies.model.view import ClusterView
-from service.engine.commands import Launch
+from service.engine.commands import Command, Launch
 from service.engine.cycle import Cycle, EngineSettings
 from service.engine.engine import Engine
 from service.engine.estimates import CURVES_PER_CYCLE_MAX, note_loss
@@ -291,12 +291,51 @@ def test_a_cycle_that_left_requests_wakes_at_once() -> None:
     assert made.engine.cycle().wake_at_s == 0.0
 
 
-def test_the_policy_state_is_stored_every_n_cycles_and_used_at_start() -> None:
-    made, _ = story("1x4", "asrpt", options={"preemption": "never"}, settings=EngineSettings(dump_every_cycles=1))
+def test_the_policy_state_is_stored_and_used_at_start() -> None:
+    made, _ = story("1x4", "asrpt", options={"preemption": "never"}, settings=EngineSettings(dump_every_s=0.0))
     made.job("a", gpus=4, runs_s=100).until(60)
     made.drain(0).until(60)
     made.resume(0).restart().until(99).starts()
     made.until(100).starts("a")
+
+
+def test_the_policy_state_is_stored_once_in_a_while() -> None:
+    made, store = story("1x4", settings=EngineSettings(dump_every_s=30.0))
+    dumped: list[float] = []
+
+    def commit(batch: CycleBatch) -> frozenset[JobId]:
+        if batch.dump is not None:
+            dumped.append(batch.at_s)
+        return store.inner.commit(batch)
+
+    store.commit = commit  # type: ignore[method-assign]
+    for number in range(10):
+        made.job(str(number), runs_s=1, at_s=number * 10).until(number * 10)
+    assert dumped == [30.0, 60.0, 90.0]
+
+
+def test_an_executor_that_fails_after_the_commit_keeps_no_end_from_the_predictor_and_the_sink() -> None:
+    made, _ = story("1x1")
+    made.job("x", runs_s=10).job("y", runs_s=10).until(5)
+    send = made.wire.send
+
+    def fail(commands: Sequence[Command]) -> None:
+        made.wire.send = send  # type: ignore[method-assign]
+        raise OSError(24, "Too many open files")
+
+    made.wire.send = fail  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="Too many"):
+        made.until(10)
+    made.engine.cycle()
+    made.engine.reconcile()
+    made.until(30)
+    assert [label.job for label in made.told.learnt] == [1, 2]
+    for job in (1, 2):
+        assert [event.target for event in made.log.events if event.job == job] == [
+            JobState.STARTING,
+            JobState.RUNNING,
+            JobState.SUCCEEDED,
+        ]
 
 
 def test_a_cycle_without_changes_is_not_written() -> None:
