@@ -1,6 +1,7 @@
 """Prints how much a job's loss curve takes off the error of its estimate while it runs.
 
 python -m benchmarks.loss_curves [--programs 30] [--runs 50] [--noise 0.03]
+python -m benchmarks.loss_curves --simulate [--seed 0]
 
 Generated programs, each with ``--runs`` runs one after the other, whose hyperparameters decide how fast and how far the loss
 falls (a power law with ``--noise``). What ends a run:
@@ -16,27 +17,45 @@ The predictor of the service predicts each run at its submission, is told its lo
 the runs from the 16th on: mean |ln(estimate / total)| after 10, 25 and 50% of the iterations, with the totals left out that the
 job has exceeded. ``survival`` is the prediction as it was made at the submission, ``losses`` the one that follows the loss
 curve; then the mean pinball loss of ``losses`` over that of ``survival`` at eleven levels.
+
+``--simulate`` submits four programs of each kind in sweeps of ten runs, at load 0.9 under ``asrpt`` with a predictor that trains
+itself. It prints the mean JCT where programs report their losses, where they do not, without estimates, and with the truth.
 """
 
 import argparse
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any
+from unittest import mock
 
 import numpy as np
 
+from benchmarks.workloads import GPUS_A_SERVER, cluster_of
 from policies.model.estimate import EndedJob, Estimate, LossCurve, PredictionRequest, Reported, with_loss
-from policies.model.ids import JobId
+from policies.model.ids import AttemptId, JobId
 from policies.model.job import JobSpec
 from policies.rank import OverRun, remaining_units
+from policies.registry import make_policy
 from predictor.intervals import quantile_of
 from predictor.serving import LivePredictor
+from service.engine.events import Report, ReportKind
+from service.engine.ports import AttemptStatus
+from service.sim import experiment
+from service.sim.clock import Priority
+from service.sim.executor import SimulatedExecutor
+from service.sim.jobs import prepare
+from service.sim.work import Run
+from service.sim.workloads.model import Workload, WorkloadJob
 
 SHARES = (0.1, 0.25, 0.5)
 TESTED_FROM = 15
 LEVELS = np.array([0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
 S_PER_ITERATION = 0.5
+KINDS = ("target", "patience", "pruned", "unrelated", "fixed", "argument")
+PROGRAMS_OF_A_KIND, SWEEP, LOAD, SERVERS, SIMULATED_S_PER_ITERATION = 4, 10, 0.9, 2, 5.0
 
 Falls = Callable[[float], float]
 
@@ -135,15 +154,95 @@ def _surviving(estimate: Estimate, done: float) -> np.ndarray:
     return quantile_of(np.log(alive or [done + remaining_units(estimate.points, done, OverRun.DOUBLE)[0]]), LEVELS)
 
 
+class LossReports(SimulatedExecutor):
+    """Programs report their losses: those of ``curves``, by the number of the job."""
+
+    def __init__(self, *arguments: Any, curves: Mapping[JobId, LossCurve]) -> None:
+        super().__init__(*arguments)
+        self._curves = curves
+
+    def _begin(self, attempt: AttemptId, run: Run) -> None:
+        super()._begin(attempt, run)
+        curve, total = self._curves[run.launch.job], run.truth.iterations
+        if run.status is AttemptStatus.RUNNING and total is not None:
+            done = run.truth.iteration_at(run.truth.done_s) or 0.0
+            for iteration, loss in zip(curve.iterations, curve.losses, strict=True):
+                if done < iteration < total:
+                    work_s = (iteration - done) / total * run.truth.duration_s
+                    at_s = run.progress_from_s + work_s * run.stretch
+                    self._clock.schedule(at_s, Priority.START, partial(self._progress, attempt, run, iteration, loss))
+
+    def _progress(self, attempt: AttemptId, run: Run, iteration: float, loss: float) -> None:
+        if run.status is AttemptStatus.RUNNING:
+            self._report(Report(ReportKind.PROGRESS, self._clock.now_s(), attempt, iteration=iteration, loss=loss))
+
+
+def mixed(runs: int, noise: float, seed: int) -> tuple[Workload, Mapping[JobId, LossCurve]]:
+    """Sweeps of programs of every kind in random order, at equal distances, and the loss curve of each job."""
+    draw = np.random.default_rng([seed, 2])
+    programs = [(kind, Program(kind, 100 * seed + each)) for kind in KINDS for each in range(PROGRAMS_OF_A_KIND)]
+    gpus = draw.choice([1, 2, 4], len(programs)).tolist()
+    jobs: list[WorkloadJob] = []
+    curves: dict[JobId, LossCurve] = {}
+    sweeps = draw.permutation(np.repeat(np.arange(len(programs)), runs // SWEEP))
+    for number in np.repeat(sweeps, SWEEP).tolist():
+        kind, program = programs[number]
+        total, loss = program.run()
+        curves[JobId(len(jobs) + 1)] = curve_of(total, loss, noise, draw)[-1]
+        jobs.append(
+            WorkloadJob(
+                str(len(jobs)),
+                float(len(jobs) // SWEEP),
+                gpus[number],
+                SIMULATED_S_PER_ITERATION * total,
+                user=f"user{number % 10}",
+                name=f"{kind}{number}",
+                iterations=int(total),
+                declared_iterations=int(total) if kind == "argument" else None,
+            )
+        )
+    apart_s = sum(job.gpus * job.duration_s for job in jobs) / (LOAD * SERVERS * GPUS_A_SERVER * len(sweeps))
+    spread = tuple(replace(job, submit_time_s=apart_s * job.submit_time_s) for job in jobs)
+    return Workload("programs", spread), curves
+
+
+def simulate(runs: int, noise: float, seed: int) -> None:
+    """Print the mean JCT with losses, without, without estimates, and with the truth."""
+    workload, curves = mixed(runs, noise, seed)
+    cluster = cluster_of(SERVERS, 100.0)
+    print(f"{len(workload.jobs):,} jobs on {SERVERS} servers of {GPUS_A_SERVER} GPUs, load {LOAD}")
+    reporting = partial(LossReports, curves=curves)
+    rows = [
+        ("losses", "trained", reporting),
+        ("no losses", "trained", SimulatedExecutor),
+        ("no estimates", "none", SimulatedExecutor),
+        ("truth", "oracle", SimulatedExecutor),
+    ]
+    for label, predictor, executor in rows:
+        with mock.patch.object(experiment, "SimulatedExecutor", executor):
+            options = experiment.SimulationOptions(seed=seed)
+            ran = experiment.run_jobs(prepare(workload, cluster), cluster, make_policy("asrpt"), predictor, options)
+        by_kind: dict[str, list[float]] = defaultdict(list)
+        for job, outcome in zip(workload.jobs, ran.outcomes, strict=True):
+            by_kind[job.name.rstrip("0123456789")].append(outcome.finish_time_s - outcome.submit_time_s)
+        kinds = ", ".join(f"{kind} {np.mean(each):,.0f}" for kind, each in sorted(by_kind.items()))
+        print(f"{label:14}{ran.result.mean_jct_s:10,.0f} s   {kinds}", flush=True)
+
+
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=int, default=30, help="of each kind")
     parser.add_argument("--runs", type=int, default=50, help="of each program")
     parser.add_argument("--noise", type=float, default=0.03, help="standard deviation of the log of a loss")
+    parser.add_argument("--simulate", action="store_true", help="print the mean JCT instead")
+    parser.add_argument("--seed", type=int, default=0, help="of --simulate")
     arguments = parser.parse_args()
+    if arguments.simulate:
+        simulate(arguments.runs, arguments.noise, arguments.seed)
+        return
     print(f"{'ended by':12}{'after':>7}{'looks':>8}{'survival':>10}{'losses':>8}{'pinball':>9}")
-    for ends_by in ("target", "patience", "pruned", "unrelated", "fixed", "argument"):
+    for ends_by in KINDS:
         found = [
             look for seed in range(arguments.programs) for look in looks(ends_by, seed, arguments.runs, arguments.noise)
         ]
