@@ -23,8 +23,8 @@ from predictor.rows import EndedRow, Submission
 UNITS: Final = (Unit.ITERATIONS, Unit.SERVICE_S)
 """The two heads: iterations, and service seconds for programs that report none."""
 TELLING_RUNS: Final = frozenset({1, 2, 3, 5, 8, 12, 20})
-"""Ended runs of a program with which its open jobs are predicted again: an estimate rests on the newest 20 runs. So a job is
-predicted at most seven times more.
+"""Ended runs of a program with which its open jobs are predicted again: an estimate rests on the newest 20 runs. With so many
+ended jobs in all, every open job is. So a job is predicted at most fourteen times more.
 """
 _SUCCEEDED: Final = frozenset({"", "succeeded"})
 
@@ -72,7 +72,7 @@ class Knowledge:
 
     def end(self, row: EndedRow) -> list[int]:
         """The job has ended: the only way in which history changes. Returns the open jobs to predict again: runs of the same
-        program, while it has few.
+        program while it has few, and all jobs while few have ended.
         """
         self.open_jobs.remove(row.submission.job)
         self.declarations.ended(row)
@@ -83,8 +83,13 @@ class Knowledge:
                     row.submission, math.log(label), row.ended_at_s, row.final_state not in _SUCCEEDED
                 )
         recurrence = keys_of(row.submission)[Level.RECURRENCE]
-        group = self.history[Unit.SERVICE_S].group(Level.RECURRENCE, recurrence)
-        if labels[Unit.SERVICE_S] is None or group is None or group.count not in TELLING_RUNS:
+        history = self.history[Unit.SERVICE_S]
+        if labels[Unit.SERVICE_S] is None:
+            return []
+        if len(history.cluster) in TELLING_RUNS:
+            return self.open_jobs.all()
+        group = history.group(Level.RECURRENCE, recurrence)
+        if group is None or group.count not in TELLING_RUNS:
             return []
         return self.open_jobs.members((Level.RECURRENCE, recurrence))
 

@@ -252,6 +252,10 @@ class OpenJobs:
             if not members:
                 del self._groups[key]
 
+    def all(self) -> list[int]:
+        """All open jobs, in the order in which they became known."""
+        return list(self._members)
+
     def members(self, key: Hashable) -> list[int]:
         """The open jobs of the group, earliest submitted first."""
         return [job for _, job, _ in self._groups.get(key, ())]

@@ -168,11 +168,13 @@ class SlowdownLearner:
         self._running[job] = seconds
         if len(self._running) > CELLS_MAX:
             self._running.popitem(last=False)
-        slowdown, before = self.slowdown(spec), reported.estimate.slowdown
-        if before is not None and _alike(slowdown, before):
+        slowdown, before = self.slowdown(spec), reported.estimate
+        if before is not None and before.slowdown is not None and _alike(slowdown, before.slowdown):
             return answer
-        revised = answer or Prediction(reported.estimate)
-        return replace(revised, estimate=replace(revised.estimate, slowdown=slowdown))
+        revised = before if answer is None else answer.estimate
+        if revised is None:
+            return None
+        return replace(answer or Prediction(revised), estimate=replace(revised, slowdown=slowdown))
 
     def _learn(self, spec: JobSpec, seconds: SpanSeconds, before: SpanSeconds | None) -> None:
         """Enter the speeds of a run, of which ``before`` is entered already."""

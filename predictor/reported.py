@@ -2,7 +2,8 @@
 
 A reported total is weighed like a declaration (:mod:`predictor.declarations`), by how this user's earlier ones turned out. A job
 that exceeds the smallest total it ever reported is ranked by attained service, and its user's reports weigh nothing until they
-hold again. Losses change what the total is mixed with (:mod:`predictor.loss_curves`).
+hold again. Losses change what the total is mixed with (:mod:`predictor.loss_curves`). Where no past tells about a job, its own
+total is shown, and ranks nothing.
 """
 
 import math
@@ -45,13 +46,15 @@ def revise(
     ``pending`` is the job's first prediction, ``weight`` that of its user's reports, ``curves`` those of ended runs, and
     ``ceiling`` the largest total that the job can reach before it is ended.
     """
-    if not pending.names:
-        return None
     named = with_reported_total(reported).declared_iterations
     least, before = plausible(reported.least_iterations), reported.estimate
     exceeded = named is not None and least is not None and reported.iterations > least * math.exp(HELD_LOG_RATIO)
-    total = None if exceeded or weight.weight <= 0.0 else _total(reported, named)
-    changed = total is not None and _has_changed(reported, pending, total)
+    unit = pending.unit if before is None else before.unit
+    total = None if exceeded or weight.weight <= 0.0 else _total(reported, unit, named)
+    if before is None or not pending.names:
+        # Predictions of releases that stored other shadows stay as they are: they rest on a past that is unknown here.
+        return None if total is None or pending.trusted else _unconfirmed(reported, unit, total, weight, ceiling)
+    changed = total is not None and _has_changed(before, reported, pending, total)
     # With a loss curve the estimate of a job that has exceeded its total changes as it goes on: once for each point is enough.
     told = exceeded and (before.trusted or reported.loss_curve is None)
     if not (told or changed or reported.curve_counts):
@@ -59,6 +62,12 @@ def revise(
     base, source = _with_curve(reported, pending, curves)
     if base is pending.base and not (told or changed):
         return None
+    if unit is not pending.unit:
+        # It was predicted again since, in the other unit.
+        per_s = plausible(reported.seconds_per_iteration)
+        if per_s is None:
+            return None
+        base = base + math.log(per_s) * (1.0 if unit is Unit.SERVICE_S else -1.0)
     if exceeded:
         assert least is not None
         words = amount(least, Unit.ITERATIONS)
@@ -69,16 +78,31 @@ def revise(
         source += f"; it reports {amount(named, Unit.ITERATIONS)} in all, which weighs {weight.weight:.0%}"
     points = points_in_units(base, ceiling)
     # The same report again after a restart, or one that never counted and has no weight to lose. A loss may tell nothing new.
-    if _close(before.points, points) or (not exceeded and not changed and _alike(reported, points)):
+    if _close(before.points, points) or (not exceeded and not changed and _alike(reported, before, points)):
         return None
     pending.revision = None if total is None else Revision(total, points)
-    return replace(before, points=points, source=source, trusted=pending.trusted and not exceeded, point=None)
+    trusted = (pending.trusted or before.trusted) and not exceeded
+    return replace(before, points=points, source=source, trusted=trusted, point=None)
+
+
+def _unconfirmed(
+    reported: Reported, unit: Unit, total: float, weight: DeclarationWeight, ceiling: float
+) -> Estimate | None:
+    """The estimate of a job of which nothing but its own total is known; None where that is the one it has."""
+    points = points_in_units(declared_points(total, weight), ceiling)
+    if reported.estimate is not None and _alike(reported, reported.estimate, points):
+        return None
+    said = reported.total_iterations or 0.0
+    source = f"the job says {amount(said, Unit.ITERATIONS)} in all, not confirmed by any past run"
+    seconds = 1.0 if unit is Unit.SERVICE_S else None
+    slowdown = None if reported.estimate is None else reported.estimate.slowdown
+    return Estimate(points, unit, source, seconds_per_unit=seconds, trusted=False, slowdown=slowdown)
 
 
 def _with_curve(reported: Reported, pending: PendingPrediction, curves: LossCurves) -> tuple[Array, str]:
     """The log points of the total in the estimate's unit and their source: as predicted, unless the loss curve says more."""
     done, spent_s, per_s = reported.iterations, reported.service_s, 1.0
-    if reported.estimate.unit is Unit.ITERATIONS:
+    if pending.unit is Unit.ITERATIONS:
         spent_s = done
     else:
         per_s = plausible(reported.seconds_per_iteration) or 0.0
@@ -92,21 +116,21 @@ def _with_curve(reported: Reported, pending: PendingPrediction, curves: LossCurv
     return points, f"{pending.source}; loss curves of {answer.runs} past runs weigh {answer.weight:.0%}"
 
 
-def _alike(reported: Reported, points: Sequence[float]) -> bool:
+def _alike(reported: Reported, estimate: Estimate, points: Sequence[float]) -> bool:
     """Whether both estimates, without the totals that the job has exceeded, are equal within 5%."""
-    done = reported.iterations if reported.estimate.unit is Unit.ITERATIONS else reported.service_s
-    left = [np.log([point for point in each if point > done]) for each in (reported.estimate.points, points)]
+    done = reported.iterations if estimate.unit is Unit.ITERATIONS else reported.service_s
+    left = [np.log([point for point in each if point > done]) for each in (estimate.points, points)]
     if not all(map(len, left)):
         return False
     before, after = (quantile_of(each, _COMPARED_LEVELS) for each in left)
     return bool(np.abs(after - before).max() < CHANGE_LOG_MIN)
 
 
-def _has_changed(reported: Reported, pending: PendingPrediction, total: float) -> bool:
+def _has_changed(before: Estimate, reported: Reported, pending: PendingPrediction, total: float) -> bool:
     """Whether the total differs from the one that counts, or the last revision was not applied."""
     last = pending.revision
     if last is not None:
-        return last.points != reported.estimate.points or abs(math.log(total / last.total)) >= CHANGE_LOG_MIN
+        return last.points != before.points or abs(math.log(total / last.total)) >= CHANGE_LOG_MIN
     declared = plausible(reported.request.spec.declared_iterations)
     if declared is None or UNDECLARED not in pending.names:
         return True
@@ -118,11 +142,11 @@ def _close(points: Sequence[float], others: Sequence[float]) -> bool:
     return len(points) == len(others) and bool(np.allclose(points, others, rtol=1e-9, atol=0.0))
 
 
-def _total(reported: Reported, named: float | None) -> float | None:
-    """The ``named`` total in the estimate's unit; None where it is unknown, or less than is done already."""
+def _total(reported: Reported, unit: Unit, named: float | None) -> float | None:
+    """The ``named`` total in this unit; None where it is unknown, or less than is done already."""
     if named is None or not named >= reported.iterations:
         return None
-    if reported.estimate.unit is Unit.ITERATIONS:
+    if unit is Unit.ITERATIONS:
         return named
     if reported.seconds_per_iteration is None:
         return None

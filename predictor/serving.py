@@ -366,7 +366,7 @@ class LivePredictor:
 
     def revise(self, now_s: float, reported: Sequence[Reported]) -> list[Prediction | None]:
         """The predictions as revised by the jobs' reported totals and losses, in order; None where nothing changes. Runs no
-        model, never raises. A job that was not predicted here is never revised. ``now_s`` is not used.
+        model, never raises. A job that was never asked about here is not revised. ``now_s`` is not used.
         """
         with self._lock:
             answers = [self._revise(each) for each in reported]
@@ -382,13 +382,20 @@ class LivePredictor:
         pending = self._pending[reported.request.job] = replace(pending)
         try:
             submission = with_reported_total(reported)
-            ceiling = self._walltimes.ceiling(submission.walltime_s, reported.estimate.unit)
+            unit = pending.unit if reported.estimate is None else reported.estimate.unit
+            ceiling = self._walltimes.ceiling(submission.walltime_s, unit)
             weight = self._knowledge.declarations.weight_of(submission)
             revised = revise(reported, pending, weight, self._curves, ceiling)
         except Exception:
             _log.exception("the report of job %s could not be taken into account", reported.request.job)
             return None
-        return None if revised is None else Prediction(revised, SCHEMA, tuple(pending.features))
+        if revised is None:
+            return None
+        if pending.served_log is None:
+            # Nothing was known of the job before, and nothing is learnt from what it said itself.
+            pending.fill(Prediction(revised))
+            return Prediction(revised)
+        return Prediction(revised, SCHEMA, tuple(pending.features))
 
     @staticmethod
     def _first_alike(requests: Sequence[PredictionRequest]) -> list[int]:

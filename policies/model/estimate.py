@@ -90,14 +90,15 @@ class Reported:
     """What a running job has reported: a total, its loss, or a first speed at a span. The weight of a total depends on the
     accuracy of the user's earlier reports.
 
-    ``estimate`` ranks it now. ``iterations`` are done and ``service_s`` spent by then. ``total_iterations`` is
-    the newest reported (or declared) total, ``least_iterations`` the least of all; None without a new one, or without any.
+    ``estimate`` ranks it now; None where nothing was known of it. ``iterations`` are done and ``service_s`` spent by then.
+    ``total_iterations`` is the newest reported (or declared) total, ``least_iterations`` the least of all; None without a new
+    one, or without any.
     ``seconds_per_iteration`` is measured; None before the first measurement. ``seconds_by_span`` is given if a span is new there.
     ``curve_counts``: the ``loss_curve`` is to be counted now: it has a new point, or the estimate was made again without it.
     """
 
     request: PredictionRequest
-    estimate: Estimate
+    estimate: Estimate | None
     iterations: float
     service_s: float
     total_iterations: float | None

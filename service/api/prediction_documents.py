@@ -44,7 +44,7 @@ def prediction_details(
 
 def _no_contributions(row: Row[Any]) -> str:
     if not row.model_version:
-        return "The prediction comes from history alone; no model moved it."
+        return "No model took part in the prediction."
     if not readable(row.feature_schema, row.features):
         return "The prediction was made from the features of another version of Sooner."
     model = row.model_version.partition("/")[0]

@@ -200,7 +200,9 @@ _TRUST = {
 def prediction_lines(found: PredictionDetailsDocument | None) -> list[str]:
     """The prediction, its trust, its contributions, and similar past jobs; or that there is none."""
     if found is None:
-        return ["There is no prediction: no cycle has processed the job yet, or no similar job has ended."]
+        return [
+            "There is no prediction: no cycle has processed the job yet, or no job has ended and the job has said no total."
+        ]
     unit = found["unit"]
     if unit == "iterations":
         spread = f"{amount(found['point'])} [{amount(found['p10'])}-{amount(found['p90'])}] iterations"

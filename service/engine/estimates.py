@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from policies.model.decision import ChangeKind
-from policies.model.estimate import Prediction, PredictionRequest, Reported, with_loss
+from policies.model.estimate import Prediction, PredictionRequest, Reported, Unit, with_loss
 from service.engine.cycle import Cycle
 from service.engine.ports import Predictor
 from service.engine.record import JobRecord
@@ -20,12 +20,21 @@ a decision. Those of others follow their next point."""
 
 
 def note_total(cycle: Cycle, job: JobRecord, total: float | None, iteration: float) -> None:
-    """Store the job's least reported total, and note its newest one, or its declaration once that is exceeded."""
+    """Store the job's least reported total, and note its newest one. A declaration is noted once it is exceeded, and where it
+    did not count at the submission, because the job's speed was unknown.
+    """
+    declared = job.spec.declared_iterations
     if total is not None and total > 0.0:
         job.reported_iterations = total if job.reported_iterations is None else min(total, job.reported_iterations)
         cycle.totals[job.id] = total
-    elif job.spec.declared_iterations is not None and iteration > job.spec.declared_iterations:
-        cycle.totals[job.id] = float(job.spec.declared_iterations)
+    elif declared is not None and (iteration > declared or _counts_now(job)):
+        cycle.totals[job.id] = float(declared)
+
+
+def _counts_now(job: JobRecord) -> bool:
+    estimate = job.estimate
+    in_seconds = job.spec.profile is None and (estimate is None or estimate.unit is Unit.SERVICE_S)
+    return in_seconds and job.measured_s_per_iteration is not None
 
 
 def note_loss(cycle: Cycle, job: JobRecord, loss: float | None, iteration: float) -> None:
@@ -44,7 +53,7 @@ def revise_estimates(cycle: Cycle, predictor: Predictor) -> None:
     reported = {
         job_id: _reported(cycle, job)
         for job_id in {**cycle.totals, **cycle.measured, **cycle.curves}
-        if (job := cycle.world.jobs[job_id]).estimate is not None and not job.finished
+        if not (job := cycle.world.jobs[job_id]).finished and (job.estimate is not None or job_id in cycle.totals)
     }
     answers = predictor.revise(cycle.now_s, list(reported.values()))
     for job_id, answer in zip(reported, answers, strict=True):
@@ -81,7 +90,6 @@ def _replace(cycle: Cycle, job: JobRecord, prediction: Prediction) -> None:
 
 
 def _reported(cycle: Cycle, job: JobRecord) -> Reported:
-    assert job.estimate is not None
     named = (job.reported_iterations, job.spec.declared_iterations)
     return Reported(
         request=PredictionRequest(job.id, job.spec, job.submitted_at_s),

@@ -92,8 +92,8 @@ def test_a_prediction_of_a_model_says_what_moved_it(client: Client, world: World
 @pytest.mark.parametrize(
     ("prediction", "trust", "reason"),
     [
-        (said(), "history", "The prediction comes from history alone; no model moved it."),
-        (said(trusted=False), "attained_service", "The prediction comes from history alone; no model moved it."),
+        (said(), "history", "No model took part in the prediction."),
+        (said(trusted=False), "attained_service", "No model took part in the prediction."),
         (
             said(version="m-gone/xgboost"),
             "model",

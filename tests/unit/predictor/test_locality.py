@@ -223,3 +223,8 @@ def test_a_revision_for_another_reason_is_kept() -> None:
     assert both is not None
     assert both == replace(answer, estimate=replace(answer.estimate, slowdown=learner.slowdown(spec)))
     assert learner.revise(reported(9, spec_of(gpus=1), None, server=2.0), None) is None
+    unpredicted = replace(reported(10, spec, None, rack=2.0), estimate=None)
+    assert learner.revise(unpredicted, None) is None
+    said = learner.revise(replace(unpredicted, request=PredictionRequest(JobId(11), spec, 0.0)), answer)
+    assert said is not None
+    assert said.estimate.slowdown == learner.slowdown(spec)

@@ -231,3 +231,70 @@ def test_odd_numbers_change_nothing_or_give_an_estimate_that_can_rank(
         points = told.estimate.points
         assert all(math.isfinite(point) and point >= 1.0 for point in points)
         assert list(points) == sorted(points)
+
+
+def _unpredicted(predictor: LivePredictor) -> PredictionRequest:
+    asked = request(1)
+    assert predictor.predict(0.0, [asked]) == [None]
+    return asked
+
+
+def test_where_no_job_has_ended_the_total_that_the_job_says_is_shown_and_ranks_nothing() -> None:
+    predictor = LivePredictor()
+    asked = _unpredicted(predictor)
+    unmeasured = Reported(asked, None, 10.0, 5.0, 800.0, 800.0)
+    assert predictor.revise(0.0, [unmeasured]) == [None], "its unit is seconds"
+    (told,) = predictor.revise(0.0, [replace(unmeasured, seconds_per_iteration=0.5)])
+    assert told is not None
+    estimate = told.estimate
+    assert (estimate.unit, estimate.trusted, estimate.seconds_per_unit) == (Unit.SERVICE_S, False, 1.0)
+    assert estimate.median == pytest.approx(400.0, rel=0.02)
+    assert estimate.source == "the job says 800 iterations in all, not confirmed by any past run"
+    assert _told(predictor, asked, estimate, 810.0) is None, "hardly another total"
+    more = _told(predictor, asked, estimate, 1_600.0)
+    assert more is not None
+    assert more.estimate.median == pytest.approx(800.0, rel=0.02)
+    assert _told(predictor, asked, more.estimate, 1_600.0, done=2_500.0) is None, "it has exceeded its total"
+
+    restarted = LivePredictor()
+    restarted.warm([], [asked], [(asked.job, told)])
+    assert _told(restarted, asked, estimate, 810.0) is None
+    assert _told(restarted, asked, estimate, 1_600.0) == more
+    for each in (predictor, restarted):
+        each.ended(ended(1, 1_600.0))
+        status = each.status()
+        assert status.buckets[Unit.SERVICE_S][0].jobs == 0, "what it said of itself is not scored"
+        assert status.recent_log_error[Unit.SERVICE_S] == 0.0
+
+
+def test_a_report_leaves_an_estimate_trusted_that_has_become_so_since_the_first_prediction() -> None:
+    predictor, asked = LivePredictor(), request(1, name="new", user="new")
+    others = [ended(10 + job, None, name=f"other{job}", user=f"user{job}") for job in range(20)]
+    predictor.ended(others[0])
+    assert not _said(predictor, asked).trusted
+    for each in others[1:]:
+        predictor.ended(each)
+    again = _said(predictor, asked)
+    told = _told(predictor, asked, again, 20_000.0)
+    assert told is not None
+    assert again.trusted
+    assert told.estimate.trusted
+
+
+def test_a_report_counts_in_the_unit_of_the_estimate_when_that_has_changed_since_the_first_prediction() -> None:
+    """The first prediction was in seconds. Since then a run has ended that reported iterations: 1,000 of half a second."""
+    predictor = LivePredictor()
+    predictor.warm(
+        [ended(-job, None, submitted_at_s=1_000.0 * job, service_s=500.0, name="other") for job in range(30)]
+    )
+    asked = request(1, walltime_s=5_000.0)
+    first = _said(predictor, asked)
+    assert first.unit is Unit.SERVICE_S
+    predictor.ended(ended(100, 1_000.0, submitted_at_s=1e6))
+    again = _said(predictor, asked)
+    assert again.unit is Unit.ITERATIONS
+    told = _told(predictor, asked, again, 20_000.0)
+    assert told is not None
+    points = np.array(told.estimate.points)
+    assert sorted(points)[24] == pytest.approx(20_000.0, rel=0.1)
+    assert np.median(points[:16]) == pytest.approx(1_000.0, rel=0.1), "500 s of half a second each"

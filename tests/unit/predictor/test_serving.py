@@ -21,6 +21,7 @@ from predictor import features, serving
 from predictor.aggregation import LEARNT
 from predictor.dataset import TELLING_RUNS, Knowledge, replay
 from predictor.experts import BASIC
+from predictor.fallback import CLUSTER_JOBS_TRUSTED
 from predictor.feature_schema import SCHEMA
 from predictor.forest import QuantileForest
 from predictor.retraining import RetrainingPredictor
@@ -372,6 +373,19 @@ def test_the_first_ends_of_a_new_program_tell_about_its_other_runs() -> None:
     assert np.mean(widths["early"][6:]) < math.log(4.0) < np.mean(widths["first"][6:])
 
 
+def test_the_first_ends_of_all_tell_about_the_jobs_of_other_programs() -> None:
+    predictor = LivePredictor()
+    waiting = request(1_000, name="new")
+    assert predictor.predict(0.0, [waiting]) == [None]
+    told = {}
+    for job in range(1, 25):
+        if waiting.job in predictor.ended(ended(job, None, name=f"other{job}", user=f"user{job}")):
+            (answer,) = predictor.predict(0.0, [waiting])
+            assert answer is not None
+            told[job] = answer.estimate.trusted
+    assert told == {count: count >= CLUSTER_JOBS_TRUSTED for count in sorted(TELLING_RUNS)}
+
+
 def test_a_job_that_is_predicted_again_sees_the_runs_that_came_with_it() -> None:
     predictor = LivePredictor()
     predictor.warm(recurring_history(60, reports=False))
@@ -387,6 +401,7 @@ def test_a_job_that_is_predicted_again_sees_the_runs_that_came_with_it() -> None
 
 def test_nobody_waits_for_the_ends_of_unnamed_jobs_or_of_one_that_never_ran() -> None:
     predictor = LivePredictor()
+    predictor.warm(recurring_history(60, reports=False))
     runs = _sweep(0, 3, 100.0)
     predictor.predict(0.0, [PredictionRequest(run.job, run.spec, run.submitted_at_s) for run in runs])
     predictor.preview(0.0, [PredictionRequest(JobId(9), runs[0].spec, 1e5)])

@@ -226,7 +226,7 @@ def test_explain_of_one_job_says_why_it_is_predicted_so(cli: CliWorld) -> None:
     assert lines[start + 9 :] == ["Similar jobs:", f"  job {past}: digits, 2 GPUs, 1 min, succeeded"]
     assert "Predicted" not in cli.run("job", "explain", f"{job_id},{other}").stdout
     assert cli.run("job", "explain", str(other)).stdout.endswith(
-        "There is no prediction: no cycle has processed the job yet, or no similar job has ended.\n"
+        "There is no prediction: no cycle has processed the job yet, or no job has ended and the job has said no total.\n"
     )
     document = json.loads(cli.run("job", "explain", f"{job_id},{other}", "--json").stdout)
     assert document["predictions"] == [cli.client.jobs.prediction(job_id), None]
@@ -237,7 +237,7 @@ def test_explain_says_why_no_model_moved_a_prediction(cli: CliWorld) -> None:
     take_in(cli.world, job_id, said(trusted=False))
     text = cli.run("job", "explain", str(job_id)).stdout
     assert "It is not trusted: ranked by attained service.\n" in text
-    assert "The prediction comes from history alone; no model moved it.\nNo similar job has ended.\n" in text
+    assert "No model took part in the prediction.\nNo similar job has ended.\n" in text
 
 
 def test_attempts_and_events_are_versioned_documents(cli: CliWorld) -> None:

@@ -10,7 +10,7 @@ from policies.lifecycle import Cause, JobState
 from policies.model.decision import Change, ChangeKind, Decision, Preempt, Reserve, Start
 from policies.model.estimate import LossCurve
 from policies.model.ids import JobId, ServerIndex
-from policies.model.job import JobSpec
+from policies.model.job import PROFILE_LABEL, JobSpec
 from policies.model.placement import ServerShare, SpanSeconds, place
 from policies.model.reasons import Reason
 from policies.model.view import ClusterView
@@ -378,6 +378,22 @@ def test_the_predictor_receives_labels_of_ended_jobs() -> None:
     assert label.iterations == 20.0
 
 
+def test_a_total_counts_where_no_past_tells_about_the_job() -> None:
+    """Reported: at once. Declared: as soon as the speed is measured, but not by a profile run, which ends earlier."""
+    made, _ = story("1x4")
+    made.job("says", runs_s=100, predicted=None).job("declares", runs_s=100, predicted=None, declared_iterations=50)
+    made.job("known", runs_s=100, predicted=80, declared_iterations=50)
+    made.job("profiled", runs_s=100, predicted=80, declared_iterations=50, labels={PROFILE_LABEL: "1"}).until(1)
+    for at_s, iteration in ((2, 2.0), (4, 4.0)):
+        for name, total in (("says", 60.0), ("declares", None), ("known", None), ("profiled", None)):
+            report = Report(ReportKind.PROGRESS, at_s, made.attempt(name), iteration=iteration, total_iterations=total)
+            made.says(report)
+        made.until(at_s)
+    told = [(each.request.job, each.total_iterations, each.seconds_per_iteration) for each in made.told.reported]
+    assert told == [(1, 60.0, None), (1, 60.0, 1.0), (2, 50.0, 1.0), (3, 50.0, 1.0)]
+    assert [each.estimate is None for each in made.told.reported] == [True, True, True, False]
+
+
 def test_losses_become_a_curve_that_the_predictor_is_told_and_taught() -> None:
     """A point for each quarter more iterations; reports in between, and losses that are no finite number, are left out."""
     made, _ = story("1x1")
@@ -421,6 +437,7 @@ def test_a_job_with_losses_that_is_predicted_again_is_revised_in_the_same_cycle(
     made.until(20)
     (reported,) = made.told.reported
     assert reported.curve_counts
+    assert reported.estimate is not None
     assert reported.estimate.points == (60.0,), "what it is told is the new prediction"
     estimate = made.record("a").estimate
     assert estimate is not None
