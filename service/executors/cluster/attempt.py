@@ -46,11 +46,14 @@ _KINDS = {"exited": ReportKind.EXITED, "launch_failed": ReportKind.LAUNCH_FAILED
 
 
 class StopOrder(NamedTuple):
-    """A stop as it is wanted. A later one counts only if it is stronger: without a warning."""
+    """A stop as it is wanted. A later one counts only if it is stronger: without a warning.
+
+    ``fencing_token``: of the newest leader that has ordered it here; None if it was only found in the folder.
+    """
 
     warning_signal: str | None
     grace_s: float
-    fencing_token: int = 0
+    fencing_token: int | None = None
 
     @property
     def takes_s(self) -> float:
@@ -129,6 +132,8 @@ class ClusterAttempt:
         self._loaded = False
         self._stop_written: StopOrder | None = None
         self._stop_written_s = math.inf
+        self._runs_anyway = False
+        """A stop came too late to claim the attempt: node programs have it."""
         self._claimed_s = math.inf
         self._settled_s = math.inf
         self._complete_s = math.inf
@@ -154,6 +159,8 @@ class ClusterAttempt:
         earlier = self.stop
         if earlier is None or (earlier.warning_signal is not None and order.warning_signal is None):
             self.stop = order
+        elif (order.fencing_token or 0) >= (earlier.fencing_token or 0):
+            self.stop = earlier._replace(fencing_token=order.fencing_token)
 
     def acknowledge(self, report: Report) -> bool:
         """Note that ``report`` is committed; True if it reports the end."""
@@ -283,16 +290,27 @@ class ClusterAttempt:
             self._begun_s = self.around.elapsed_s()
 
     def _carry_out_stop(self) -> None:
-        """Write what was wanted; a stop that comes before the start claims the attempt, so that it never runs."""
+        """Write what was wanted; a stop that comes before the start claims the attempt, so that it never runs.
+
+        The disk may fail, or the service end, between the two. What is missing is made up for when the stop is ordered again.
+        """
         stop = self.stop
-        if stop is None or (self._stop_written is not None and stop[:2] == self._stop_written[:2]):
+        if stop is None or stop.fencing_token is None:
+            return
+        written = self._stop_written is not None and stop[:2] == self._stop_written[:2]
+        if written and self._is_claimed():
             return
         with self.around.fenced(stop.fencing_token):
             if self.record is None:
                 self._read_launch()
-            self._write_stop(stop)
-            if not self.never and self.started is None:
-                self._seal_off()
+            if not written:  # the time for it counts from the first
+                self._write_stop(stop)
+            if not self._is_claimed():
+                self._runs_anyway = not self._seal_off()
+
+    def _is_claimed(self) -> bool:
+        """Whether a stop has nothing to claim any more, as far as this process knows."""
+        return self.never or self.started is not None or self._runs_anyway
 
     def _have_submitted(self) -> None:
         """Have it submitted if it is wanted here and no submission is known. The thread that calls the engine checks it again."""
@@ -308,7 +326,9 @@ class ClusterAttempt:
 
     def _seal_off(self) -> bool:
         """Claim the attempt for no launch; False if node programs have it."""
-        self.never = shared.claim(self.folder.inbox(self.record), shared.STOPPED) == shared.STOPPED
+        inbox = self.folder.inbox(self.record)
+        # It is read first: on a full disk, an attempt that is claimed already must not wait for space.
+        self.never = (shared.claimed(inbox) or shared.claim(inbox, shared.STOPPED)) == shared.STOPPED
         return self.never
 
     # What the nodes say.

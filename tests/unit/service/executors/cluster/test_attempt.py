@@ -1,6 +1,8 @@
 """What follows from the folder of one attempt and the answers of the engine, with a clock that the tests set."""
 
 import contextlib
+import errno
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import pytest
 from policies.model.ids import AttemptId, ServerIndex
 from policies.model.reasons import Reason
 from service.engine.events import ReportKind
+from service.engine.ports import AttemptStatus
+from service.executors import folder as names
 from service.executors.cluster import folder as shared
 from service.executors.cluster.attempt import MARGIN_S, START_S, ClusterAttempt, Dropped, StopOrder, Surroundings
 from service.executors.cluster.driver import EngineEnd, EngineJob, EngineJobState
@@ -91,7 +95,7 @@ def bench(tmp_path: Path) -> Bench:
 
 def test_a_lost_server_has_the_grace_period_of_the_launch_although_a_stop_has_a_shorter_one(bench: Bench) -> None:
     shared.claim(bench.inbox, "a launch")
-    bench.attempt.order_stop(StopOrder(None, 0.0))
+    bench.attempt.order_stop(StopOrder(None, 0.0, 0))
     bench.answer(job("7", EngineJobState.ENDED, EngineEnd.NODE_FAILED))
     bench.look_at(1001.0)
     limit_s = 1001.0 + LEASE_S + 2.0 * GRACE_S + MARGIN_S
@@ -176,7 +180,7 @@ def test_a_launch_takes_over_what_another_leader_has_prepared_meanwhile(bench: B
 def test_a_stop_closes_the_folder_that_another_leader_has_prepared_meanwhile(bench: Bench) -> None:
     bench.forget_launch()
     bench.before_fence = lambda: bench.write_launch("nodes-of-the-former-leader")
-    bench.attempt.order_stop(StopOrder(None, 1.0))
+    bench.attempt.order_stop(StopOrder(None, 1.0, 0))
     bench.look_at(1001.0)
     inbox = bench.attempts / ATTEMPT / "nodes-of-the-former-leader"
     assert shared.claimed(inbox) == shared.STOPPED
@@ -195,3 +199,71 @@ def test_a_former_leader_writes_nothing(bench: Bench, command: str) -> None:
     assert drop.value.refused
     assert list(bench.inbox.iterdir()) == []
     assert list(bench.folder.path.iterdir()) == [bench.inbox]
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_a_stop_that_a_full_disk_has_interrupted_claims_the_attempt_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, prepared: bool
+) -> None:
+    if not prepared:
+        bench.forget_launch()
+    with monkeypatch.context() as full:
+        full.setattr(shared, "claim", lambda inbox, word: no_space())
+        bench.attempt.order_stop(StopOrder(None, 1.0, 0))
+        bench.look_at(1001.0)
+    assert (shared.read_stop(bench.inbox, bench.folder.seal), bench.attempt.end) == ((None, 1.0), None)
+    bench.answer()
+    bench.look_at(1002.0)
+    assert_never_ran(bench)
+
+
+@pytest.mark.parametrize("submitted", [True, False])
+def test_a_stop_that_a_dead_service_has_only_written_claims_the_attempt_when_it_is_ordered_again(
+    bench: Bench, submitted: bool
+) -> None:
+    if submitted:
+        bench.write_launch(shared.INBOX, "7")
+        bench.answer(job("7", EngineJobState.PENDING))
+    else:
+        bench.forget_launch()
+    shared.write_stop(bench.inbox, None, 1.0, bench.folder.seal)
+    bench.before_fence = lambda: pytest.fail("no leader has ordered it here, so there is no token")
+    bench.look_at(1001.0)
+    assert (bench.attempt.status, bench.attempt.never) == (AttemptStatus.STOPPING, False)
+    bench.before_fence = lambda: None
+    bench.attempt.order_stop(StopOrder(None, 1.0, 0))
+    bench.look_at(1002.0)
+    if submitted:
+        assert (bench.attempt.never, bench.attempt.to_cancel) == (True, {"7"})
+        bench.answer(job("7", EngineJobState.ENDED, EngineEnd.CANCELLED))
+        bench.look_at(1003.0)
+    assert_never_ran(bench)
+
+
+def test_a_stop_that_comes_too_late_to_claim_the_attempt_is_carried_out_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared.claim(bench.inbox, "a launch")
+    bench.answer(job("7", EngineJobState.RUNNING))
+    fenced: list[float] = []
+    bench.before_fence = lambda: fenced.append(bench.now_s)
+    monkeypatch.setattr(shared, "claim", lambda inbox, word: no_space())
+    for now_s in (1001.0, 1002.0, 1003.0):
+        bench.attempt.order_stop(StopOrder(None, 1.0, 0))
+        bench.look_at(now_s)
+    assert (fenced, bench.attempt.never) == ([1001.0], False)
+    bench.look_at(1001.0 + 1.0 + MARGIN_S)
+    assert bench.attempt.to_cancel == frozenset()
+    bench.look_at(1001.5 + 1.0 + MARGIN_S)
+    assert bench.attempt.to_cancel == {"7"}, "the time for it counts from the first look"
+
+
+def no_space() -> str:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def assert_never_ran(bench: Bench) -> None:
+    end = bench.attempt.end
+    assert end is not None
+    assert (end.kind, end.detail, end.stop_signalled) == (ReportKind.EXITED, names.STOPPED_FIRST, True)
+    assert shared.claimed(bench.inbox) == shared.STOPPED
