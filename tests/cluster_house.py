@@ -23,7 +23,7 @@ from service.executors.seal import Seal
 from service.runtime.processes import signal_process
 from tests.cluster_engine import CLUSTER, ProcessEngine, processes_of
 from tests.faulty_driver import Faults, FaultyDriver
-from tests.local_executor import ENDS, WallClock, launch, python, wait_for
+from tests.local_executor import ENDS, WallClock, launch, newest_attempt, python, wait_for
 
 GRACE_S = 5.0
 
@@ -131,7 +131,9 @@ class ClusterHouse:
     def output(self, job: int = 1, node: int = 0) -> str:
         """What the newest attempt of a job has written on a server."""
         with contextlib.suppress(KeyError):
-            return self.executor.read_logs(JobId(job), None, 0, 1 << 20, node).data.decode()
+            return self.executor.read_logs(
+                JobId(job), newest_attempt(self.folder / ATTEMPTS, job), 0, 1 << 20, node
+            ).data.decode()
         return ""
 
     def command_of_runs(self, code: str = "") -> tuple[str, ...]:

@@ -152,7 +152,9 @@ class House:
     def output(self, job: int = 1) -> str:
         """What the newest attempt of a job has written."""
         with contextlib.suppress(KeyError):
-            return self.executor.read_logs(JobId(job), None, 0, 1 << 20).data.decode()
+            return self.executor.read_logs(
+                JobId(job), newest_attempt(self.data_dir / "attempts", job), 0, 1 << 20
+            ).data.decode()
         return ""
 
     def run(self, command: tuple[str, ...], **options: Any) -> Report:
@@ -191,6 +193,24 @@ class House:
     def _settled(self, executor: LocalExecutor) -> list[str]:
         executor.poll()
         return [str(status) for status in executor.observed().values()]
+
+
+def newest_attempt(attempts: Path, job: int) -> int:
+    """The number of the newest attempt of a job that has a folder; 0 if none has."""
+    return max((int(path.suffix[1:]) for path in attempts.glob(f"{job}.*")), default=0)
+
+
+def listings(monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[Path]:
+    """Gets an entry whenever the folder is listed."""
+    found: list[Path] = []
+    real = Path.iterdir
+
+    def iterdir(path: Path) -> Iterator[Path]:
+        found.extend([path] if path == folder else [])
+        return real(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    return found
 
 
 def stop_all(executor: LocalExecutor, grace_s: float) -> None:

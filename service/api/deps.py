@@ -168,8 +168,8 @@ class Fleet(Protocol):
     def services(self) -> Sequence[ServiceNow]:
         """All of them."""
 
-    def log_holder(self, job: JobId, attempt: int | None) -> str | None:
-        """The URL of the other service that has the log of the attempt (None: the newest); None if no other has it."""
+    def log_holder(self, job: JobId, attempt: int) -> str | None:
+        """The URL of the other service that has the log of the attempt; None if no other has it."""
 
 
 class Process(Protocol):

@@ -388,15 +388,13 @@ def open_attempts(connection: Connection, host: str | None = None) -> Mapping[At
     return {AttemptId(row.id): (JobId(row.job_id), AttemptState(row.state)) for row in connection.execute(statement)}
 
 
-def attempt_servers(connection: Connection, job_id: int, number: int | None) -> int | None:
-    """How many servers an attempt of the job has (None: the newest); None if there is no such attempt."""
-    statement = (
-        select(ATTEMPTS.c.gpu_ids).where(ATTEMPTS.c.job_id == job_id).order_by(ATTEMPTS.c.number.desc()).limit(1)
-    )
+def attempt_servers(connection: Connection, job_id: int, number: int | None) -> tuple[int, int] | None:
+    """An attempt of the job (None: the newest): its number, and how many servers it has; None if there is no such attempt."""
+    statement = select(ATTEMPTS.c.number, ATTEMPTS.c.gpu_ids).where(ATTEMPTS.c.job_id == job_id)
     if number is not None:
         statement = statement.where(ATTEMPTS.c.number == number)
-    found = connection.execute(statement).first()
-    return len(found.gpu_ids) if found is not None else None
+    found = connection.execute(statement.order_by(ATTEMPTS.c.number.desc()).limit(1)).first()
+    return (found.number, len(found.gpu_ids)) if found is not None else None
 
 
 def events(connection: Connection, job_id: int, after_id: int, limit: int) -> Sequence[Row[Any]]:

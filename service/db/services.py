@@ -139,19 +139,16 @@ def services(database: Database) -> list[ServiceNow]:
     ]
 
 
-def url_of_attempt(database: Database, host: str, job: JobId, number: int | None) -> str | None:
-    """The URL of the service that holds an attempt of a job (None: the newest); None if that is ``host``, or no service: the
-    attempts of a cluster are in a folder that its services share.
+def url_of_attempt(database: Database, host: str, job: JobId, number: int) -> str | None:
+    """The URL of the service that holds an attempt of a job; None if that is ``host``, or no service: the attempts of a cluster
+    are in a folder that its services share.
     """
     statement = (
         select(ATTEMPTS.c.host, SERVICES.c.url)
         .join_from(ATTEMPTS, SERVICES, SERVICES.c.id == ATTEMPTS.c.host, isouter=True)
-        .where(ATTEMPTS.c.job_id == job)
-        .order_by(ATTEMPTS.c.number.desc())
+        .where(ATTEMPTS.c.job_id == job, ATTEMPTS.c.number == number)
     )
-    if number is not None:
-        statement = statement.where(ATTEMPTS.c.number == number)
-    found = database.rows(statement.limit(1))
+    found = database.rows(statement)
     return None if not found or found[0].host == host else found[0].url
 
 

@@ -271,8 +271,8 @@ class LogPart(Protocol):
 class AttemptLogs(Protocol):
     """The output of attempts."""
 
-    def read_logs(self, job: JobId, attempt: int | None, offset: int, limit_bytes: int, node: int = 0) -> LogPart:
-        """A part of the output of an attempt (None: the newest) on one of its servers. A negative offset counts from the end.
+    def read_logs(self, job: JobId, attempt: int, offset: int, limit_bytes: int, node: int = 0) -> LogPart:
+        """A part of the output of an attempt on one of its servers. A negative offset counts from the end.
 
         ``node`` is the position of the server in the attempt's placement. An executor that keeps one log for all servers knows
         node 0 alone. Raises KeyError if there is no such log: before the launch, and after the files were deleted.

@@ -135,7 +135,7 @@ class FakeExecutor:
     def renew_leases(self) -> None:
         """Nothing: attempts end with the service."""
 
-    def read_logs(self, job: JobId, attempt: int | None, offset: int, limit_bytes: int, node: int = 0) -> LogPart:
+    def read_logs(self, job: JobId, attempt: int, offset: int, limit_bytes: int, node: int = 0) -> LogPart:
         """Raises KeyError: there are no logs."""
         raise KeyError(job)
 

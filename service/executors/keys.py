@@ -8,8 +8,10 @@ import os
 import re
 import secrets
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
+from policies.model.ids import AttemptId, JobId, job_of
 from service.executors.launch_plan import Identity
 from service.executors.seal import Seal
 from service.runtime.untrusted import PRIVATE_FILE, open_file, read_small
@@ -41,6 +43,17 @@ class AttemptKeys:
     def seal(self, attempt: str) -> Seal:
         """The seal of the records of an attempt."""
         return Seal(self.identity(attempt).seal, required=attempt not in self._unsealed)
+
+
+def attempts_of(attempts: Path, jobs: Iterable[JobId]) -> dict[JobId, list[AttemptId]]:
+    """The attempts of each of these jobs in the folder of all attempts, which is listed once, because an entry of every attempt
+    ever made stays in it; without jobs not at all.
+    """
+    found: dict[JobId, list[AttemptId]] = {job: [] for job in jobs}
+    for path in attempts.iterdir() if found else ():
+        if ATTEMPT_NAME.fullmatch(path.name) and (job := job_of(AttemptId(path.name))) in found:
+            found[job].append(AttemptId(path.name))
+    return found
 
 
 def _load_key(path: Path) -> bytes:

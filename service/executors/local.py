@@ -30,7 +30,7 @@ from service.executors.deletion import delete_entry, delete_path
 from service.executors.fencing import Fence
 from service.executors.files import is_disk_full, rename_over
 from service.executors.gpus import GpuInfo, device_ids
-from service.executors.keys import ATTEMPT_NAME, AttemptKeys
+from service.executors.keys import ATTEMPT_NAME, AttemptKeys, attempts_of
 from service.executors.launch_plan import Site, build_plan, free_port
 from service.executors.logs import LogChunk, read_log
 from service.executors.progress import LINE_BYTES_MAX, Ignored, RateLimit, check_line
@@ -201,17 +201,11 @@ class LocalExecutor:
         logs = (path for path in self._attempts.iterdir() if ATTEMPT_NAME.fullmatch(path.name) and names.exists(path))
         return {job_of(AttemptId(path.name)) for path in logs if os.path.lexists(path / names.OUTPUT)}
 
-    def read_logs(
-        self, job: JobId, attempt: int | None = None, offset: int = 0, limit_bytes: int = 65536, node: int = 0
-    ) -> LogChunk:
-        """A part of the log of an attempt (None: the newest that has a folder), which has one for all servers.
-
-        Raises KeyError if there is no such attempt or node.
-        """
-        number = attempt if attempt is not None else max(self._numbers(job), default=0)
-        folder = self._attempts / attempt_id(job, number)
+    def read_logs(self, job: JobId, attempt: int, offset: int = 0, limit_bytes: int = 65536, node: int = 0) -> LogChunk:
+        """A part of the log of an attempt, which has one for all servers. Raises KeyError if there is no such attempt or node."""
+        folder = self._attempts / attempt_id(job, attempt)
         if node != 0 or not names.exists(folder):
-            raise KeyError(attempt_id(job, number))
+            raise KeyError(attempt_id(job, attempt))
         return read_log(folder / names.OUTPUT, offset, limit_bytes)
 
     def accept_progress(self, attempt: AttemptId, token: str, line: Mapping[str, Any]) -> bool:
@@ -248,11 +242,11 @@ class LocalExecutor:
         logged once. They count as files of their job until they are gone.
         """
         pruned = 0
-        for job in jobs:
+        for job, attempts in attempts_of(self._attempts, jobs).items():
             if not self._deleted(self._site.checkpoint_dir(job)):
                 continue
-            for number in self._numbers(job):
-                folder = self._attempts / attempt_id(job, number)
+            for attempt in attempts:
+                folder = self._attempts / attempt
                 if names.has(folder, names.ACKNOWLEDGED):
                     pruned += self._deleted(folder)
         return pruned
@@ -392,11 +386,6 @@ class LocalExecutor:
         else:
             self._watch(attempt)
         return True
-
-    def _numbers(self, job: JobId) -> list[int]:
-        prefix = f"{job}."
-        found = (path.name for path in self._attempts.iterdir() if path.name.startswith(prefix))
-        return sorted(int(name.removeprefix(prefix)) for name in found if ATTEMPT_NAME.fullmatch(name))
 
 
 def _spawn(plan: dict[str, Any]) -> int:

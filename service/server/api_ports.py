@@ -81,7 +81,7 @@ class ServiceFleet:
         """All services of the database."""
         return services(self.database)
 
-    def log_holder(self, job: JobId, attempt: int | None) -> str | None:
+    def log_holder(self, job: JobId, attempt: int) -> str | None:
         """The URL of the other service that ran the attempt; None if there is none."""
         return url_of_attempt(self.database, self.host, job, attempt)
 

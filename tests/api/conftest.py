@@ -101,7 +101,7 @@ class World:
     engine: Engine[Any] | None = None
     shares: Shares = field(default_factory=Shares)
     explanations: dict[JobId, Explanation] = field(default_factory=dict)
-    logs: dict[tuple[int, int | None], bytes] = field(default_factory=dict)
+    logs: dict[tuple[int, int], bytes] = field(default_factory=dict)
     node_logs: dict[int, bytes] = field(default_factory=dict)
     attempt_tokens: dict[str, str] = field(default_factory=dict)
     progress: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -297,7 +297,7 @@ class WorldAttempts:
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def read_logs(self, job: JobId, attempt: int | None, offset: int, limit_bytes: int, node: int = 0) -> LogChunk:
+    def read_logs(self, job: JobId, attempt: int, offset: int, limit_bytes: int, node: int = 0) -> LogChunk:
         data = self.world.node_logs[node] if node else self.world.logs[job, attempt]
         start = max(0, len(data) + offset) if offset < 0 else min(offset, len(data))
         part = data[start : start + limit_bytes]
@@ -323,7 +323,7 @@ class WorldFleet:
     def services(self) -> Sequence[ServiceNow]:
         return self.world.services
 
-    def log_holder(self, job: JobId, attempt: int | None) -> str | None:
+    def log_holder(self, job: JobId, attempt: int) -> str | None:
         return self.world.log_holders.get(job)
 
 

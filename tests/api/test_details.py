@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from httpx import Client
-from sqlalchemy import insert
+from sqlalchemy import insert, select
 
 from policies.lifecycle import AttemptState, Cause, JobState
 from policies.model.decision import Change, ChangeKind, Preempt, Start
@@ -12,7 +12,7 @@ from policies.model.estimate import Estimate, Prediction, Unit
 from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.placement import Placement, ServerShare, place
 from policies.model.reasons import PROMISED_END, Explanation, Reason
-from service.db.tables import EVENTS, PROGRESS
+from service.db.tables import ATTEMPTS, EVENTS, PROGRESS
 from service.engine.events import JobEvent
 from service.engine.ports import CycleBatch, JobWrite
 from service.engine.record import AttemptRecord
@@ -279,7 +279,7 @@ def test_logs_come_in_parts(client: Client, world: World) -> None:
     job_id = started(client, world)
     empty = client.get(f"/v1/jobs/{job_id}/logs")
     assert (empty.status_code, empty.content, empty.headers["sooner-next-offset"]) == (200, b"", "0")
-    world.logs[job_id, None] = world.logs[job_id, 1] = b"<b>one</b>\n\xff\xfetwo\n"
+    world.logs[job_id, 1] = b"<b>one</b>\n\xff\xfetwo\n"
     answer = client.get(f"/v1/jobs/{job_id}/logs", params={"limit": 11})
     assert answer.content == b"<b>one</b>\n"
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
@@ -294,9 +294,20 @@ def test_logs_come_in_parts(client: Client, world: World) -> None:
         assert_problem(client.get(f"/v1/jobs/{job_id}/logs", params=query), "invalid-parameter")
 
 
+def test_a_log_is_that_of_the_newest_attempt_unless_one_is_named(client: Client, world: World) -> None:
+    job_id = started(client, world)
+    world.logs = {(job_id, 1): b"first", (job_id, 2): b"second"}
+    with world.database.writing() as session:
+        connection = session.connection()
+        first = dict(connection.execute(select(ATTEMPTS).where(ATTEMPTS.c.job_id == job_id)).mappings().one())
+        connection.execute(insert(ATTEMPTS), [first | {"id": f"{job_id}.2", "number": 2}])
+    read = [client.get(f"/v1/jobs/{job_id}/logs", params=params).content for params in ({}, {"attempt": 1})]
+    assert read == [b"second", b"first"]
+
+
 def test_each_server_may_have_a_log_of_its_own(client: Client, world: World) -> None:
     job_id = started(client, world)
-    world.logs[job_id, None] = b"first\n"
+    world.logs[job_id, 1] = b"first\n"
     world.node_logs[1] = b"second\n"
     read = [client.get(f"/v1/jobs/{job_id}/logs", params={"node": node}) for node in (0, 1, 2)]
     assert [answer.content for answer in read[:2]] == [b"first\n", b"second\n"]

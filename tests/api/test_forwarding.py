@@ -24,6 +24,7 @@ from tests.api.conftest import NOW_S, World, app_of, make_world
 from tests.api.helpers import assert_problem, plain_job
 from tests.api.people import client as client_for
 from tests.api.people import person
+from tests.api.test_details import started
 from tests.api.test_permissions import asked, operations
 
 LEADER_URL = "http://leader.example:8765"
@@ -183,8 +184,8 @@ def test_a_request_that_waits_for_another_service_holds_no_turn(two: Two, monkey
 
 
 def test_a_log_is_fetched_from_the_service_that_holds_it(two: Two, client: Client) -> None:
-    job = client.post("/v1/jobs", json=plain_job()).json()["id"]
-    two.leading.logs[job, None] = b"from elsewhere"
+    job = started(client, two.leading)
+    two.leading.logs[job, 1] = b"from elsewhere"
     assert client.get(f"/v1/jobs/{job}/logs").content == b""
     two.standing.log_holders[JobId(job)] = LEADER_URL
     answer = client.get(f"/v1/jobs/{job}/logs?offset=5")

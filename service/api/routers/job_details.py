@@ -167,18 +167,21 @@ def logs(
     """
     with dependencies.reading() as connection:
         require_job(connection, job_id)
-        servers = reads.attempt_servers(connection, job_id, attempt)
-        if attempt is not None and servers is None:
-            raise Problem(ProblemType.NOT_FOUND, f"Job {job_id} has no attempt {attempt}.")
-        if servers is not None and node >= servers:
-            raise Problem(
-                ProblemType.NOT_FOUND, f"The attempt of job {job_id} has {servers} servers, from 0 on: none is {node}."
-            )
-    elsewhere = None if is_from_peer(request.scope) else dependencies.fleet.log_holder(JobId(job_id), attempt)
+        found = reads.attempt_servers(connection, job_id, attempt)
+    if found is None and attempt is None:
+        return _log(b"", max(offset, 0), 0, 0)
+    if found is None:
+        raise Problem(ProblemType.NOT_FOUND, f"Job {job_id} has no attempt {attempt}.")
+    number, servers = found
+    if node >= servers:
+        raise Problem(
+            ProblemType.NOT_FOUND, f"The attempt of job {job_id} has {servers} servers, from 0 on: none is {node}."
+        )
+    elsewhere = None if is_from_peer(request.scope) else dependencies.fleet.log_holder(JobId(job_id), number)
     if elsewhere is not None:
         raise HeldElsewhere(elsewhere)
     try:
-        part = dependencies.attempts.read_logs(JobId(job_id), attempt, offset, limit, node)
+        part = dependencies.attempts.read_logs(JobId(job_id), number, offset, limit, node)
     except KeyError:
         return _log(b"", max(offset, 0), 0, 0)
     return _log(part.data, part.next_offset, part.cut_bytes, part.size_bytes)

@@ -256,10 +256,8 @@ class ClusterExecutor:
         """Jobs that still have logs. O(all attempts ever made)."""
         return self._files.jobs_with_files()
 
-    def read_logs(
-        self, job: JobId, attempt: int | None = None, offset: int = 0, limit_bytes: int = 65536, node: int = 0
-    ) -> LogChunk:
-        """A part of the log of an attempt (None: the newest) on one of its servers. Raises KeyError if there is none."""
+    def read_logs(self, job: JobId, attempt: int, offset: int = 0, limit_bytes: int = 65536, node: int = 0) -> LogChunk:
+        """A part of the log of an attempt on one of its servers. Raises KeyError if there is none."""
         return self._files.read_logs(job, attempt, offset, limit_bytes, node)
 
     def accept_progress(self, attempt: AttemptId, token: str, line: Mapping[str, Any]) -> bool:

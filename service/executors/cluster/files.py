@@ -16,7 +16,7 @@ from service.executors import folder as names
 from service.executors.cluster import folder as shared
 from service.executors.cluster.shared import LAUNCH, AttemptFolder, append_progress
 from service.executors.deletion import delete_path
-from service.executors.keys import ATTEMPT_NAME, AttemptKeys
+from service.executors.keys import ATTEMPT_NAME, AttemptKeys, attempts_of
 from service.executors.logs import LogChunk, read_log
 from service.executors.progress import LINE_BYTES_MAX, Ignored, RateLimit, check_line
 
@@ -62,15 +62,14 @@ class ClusterFiles:
         found = (path for path in self._attempts.iterdir() if ATTEMPT_NAME.fullmatch(path.name))
         return {job_of(AttemptId(path.name)) for path in found if self.folder(AttemptId(path.name)).has_files()}
 
-    def read_logs(self, job: JobId, attempt: int | None, offset: int, limit_bytes: int, node: int) -> LogChunk:
-        """A part of the log of an attempt (None: the newest) on one of its servers. Raises KeyError if there is none."""
-        number = attempt if attempt is not None else max(self._numbers(job), default=0)
-        folder = self.folder(attempt_id(job, number))
+    def read_logs(self, job: JobId, attempt: int, offset: int, limit_bytes: int, node: int) -> LogChunk:
+        """A part of the log of an attempt on one of its servers. Raises KeyError if there is none."""
+        folder = self.folder(attempt_id(job, attempt))
         if not names.exists(folder.path):
-            raise KeyError(attempt_id(job, number))
+            raise KeyError(attempt_id(job, attempt))
         record = folder.read_launch()
         if node not in range(len(record.servers) if record is not None else 1):
-            raise KeyError(f"{attempt_id(job, number)} on its server {node}")
+            raise KeyError(f"{attempt_id(job, attempt)} on its server {node}")
         return read_log(shared.node_folder(folder.inbox(record), node) / names.OUTPUT, offset, limit_bytes)
 
     def accept_progress(self, attempt: AttemptId, token: str, line: Mapping[str, Any]) -> bool:
@@ -135,12 +134,12 @@ class ClusterFiles:
         logged once. Checkpoints of another user, which this service may not delete, stay without the rest of the job.
         """
         pruned = 0
-        for job in jobs:
+        for job, attempts in attempts_of(self._attempts, jobs).items():
             checkpoints = self._checkpoints / self._checkpoint_name(job)
             if not self._deleted(checkpoints, partial(_delete_permitted, checkpoints)):
                 continue
-            for number in self._numbers(job):
-                folder = self.folder(attempt_id(job, number))
+            for attempt in attempts:
+                folder = self.folder(attempt)
                 if names.has(folder.path, names.ACKNOWLEDGED):
                     pruned += self._deleted(folder.path, folder.prune)
         return pruned
@@ -155,11 +154,6 @@ class ClusterFiles:
             return False
         self._undeleted.discard(path)
         return True
-
-    def _numbers(self, job: JobId) -> list[int]:
-        prefix = f"{job}."
-        found = (path.name for path in self._attempts.iterdir() if path.name.startswith(prefix))
-        return sorted(int(name.removeprefix(prefix)) for name in found if ATTEMPT_NAME.fullmatch(name))
 
 
 def _delete_permitted(checkpoints: Path) -> None:

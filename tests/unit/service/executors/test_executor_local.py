@@ -15,7 +15,7 @@ from service.executors import folder as names
 from service.executors.fencing import Fence
 from service.executors.gpus import GpuInfo
 from service.executors.launch_plan import free_port, ranks_of
-from tests.local_executor import House, house, launch, python, stop_all, wait_for
+from tests.local_executor import House, house, launch, listings, python, stop_all, wait_for
 
 __all__ = ["house"]
 
@@ -219,11 +219,22 @@ class TestUpkeep:
         house.executor.send([launch(python("print('again')"))])
         assert house.poll() == [end]
 
-    def test_logs_of_the_newest_and_of_a_named_attempt(self, house: House) -> None:
+    def test_what_is_read_and_pruned_costs_nothing_for_each_attempt_ever_made(
+        self, house: House, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for job, number in ((1, 1), (1, 2), (2, 1)):
+            house.executor.acknowledge([house.run(python("print('x')"), job=job, number=number)])
+        listed = listings(monkeypatch, house.data_dir / "attempts")
+        assert house.executor.read_logs(JobId(1), 2).data == b"x\n"
+        assert (house.executor.prune([]), listed) == (0, [])
+        assert house.executor.prune([JobId(1), JobId(2), JobId(3)]) == 3
+        assert len(listed) == 1, "jobs that are pruned together share one listing"
+
+    def test_logs_of_an_attempt(self, house: House) -> None:
         for number in (1, 2, 10):
             house.run(python(f"print('attempt {number}')"), number=number)
         read = house.executor.read_logs
-        assert read(JobId(1)).data == b"attempt 10\n"
+        assert read(JobId(1), 10).data == b"attempt 10\n"
         assert read(JobId(1), 2).data == b"attempt 2\n"
         assert read(JobId(1), 2, -3).data == b" 2\n"[-3:]
         assert read(JobId(1), 2, 4, 3).data == b"mpt"

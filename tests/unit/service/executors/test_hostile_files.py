@@ -174,7 +174,7 @@ class TestPruning:
         with pytest.raises(KeyError):
             within(lambda: fresh.read_logs(JobId(9), 1))
         with pytest.raises(KeyError):
-            within(lambda: fresh.read_logs(JobId(8)))
+            within(lambda: fresh.read_logs(JobId(8), 1))
 
 
 @each_trick
@@ -206,4 +206,4 @@ def test_a_socket_in_the_place_of_the_log(house: House) -> None:
         finally:
             os.chdir(old)
     assert isinstance(house.executor, LocalExecutor)
-    assert within(lambda: house.executor.read_logs(JobId(1))).data == b""
+    assert within(lambda: house.executor.read_logs(JobId(1), 1)).data == b""

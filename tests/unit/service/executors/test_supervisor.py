@@ -516,7 +516,7 @@ class TestOutput:
 
     def test_unknown_attempt(self, house: House) -> None:
         with pytest.raises(KeyError):
-            house.executor.read_logs(JobId(5))
+            house.executor.read_logs(JobId(5), 1)
 
     def test_a_gang_is_told_apart_line_by_line(self, house: House) -> None:
         code = (

@@ -402,8 +402,8 @@ def test_attempts_of_a_cluster_belong_to_whichever_service_leads(
             assert reads.open_attempts(session.connection(), "first") == {}
         host = first.executor.attempts.attempts_host
         assert hosts == {host} == {second.executor.attempts.attempts_host}
-        assert ServiceFleet(database, str(host)).log_holder(job, None) is None, "its log is in the shared folder"
-        assert second.executor.attempts.read_logs(job, None, 0, 100).data == b"started\n"
+        assert ServiceFleet(database, str(host)).log_holder(job, 1) is None, "its log is in the shared folder"
+        assert second.executor.attempts.read_logs(job, 1, 0, 100).data == b"started\n"
         first.stop_leading()
         second.start_leading()
         first.attend()

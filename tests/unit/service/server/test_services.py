@@ -124,11 +124,10 @@ def test_who_leads_and_where_an_attempt_is(database: Database, clock: Clock) -> 
     found = services.services(database)
     assert [(service.registered, service.leads) for service in found] == [(A, False), (B, True)]
     job = with_attempt(database, 1, "b")
-    assert services.url_of_attempt(database, "a", job, None) == B.url
     assert services.url_of_attempt(database, "a", job, 1) == B.url
     assert services.url_of_attempt(database, "a", job, 2) is None
-    assert services.url_of_attempt(database, "b", job, None) is None
-    assert services.url_of_attempt(database, "a", with_attempt(database, 1, "gone"), None) is None
+    assert services.url_of_attempt(database, "b", job, 1) is None
+    assert services.url_of_attempt(database, "a", with_attempt(database, 1, "gone"), 1) is None
     clock.time_s += 5.1
     assert not any(service.leads for service in services.services(database))
 
