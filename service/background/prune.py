@@ -148,8 +148,9 @@ def _prune_files(database: Database, settings: Settings, now_s: float, delete_fi
         reached(CrashPoint.FILES_DELETED)
         with database.writing() as session:
             connection = session.connection()
-            connection.execute(delete(PROGRESS).where(PROGRESS.c.job_id.in_(ids)))
-            connection.execute(update(JOBS).where(JOBS.c.id.in_(ids)).values(files_deleted_at_s=now_s))
+            for part in chunks(ids):
+                connection.execute(delete(PROGRESS).where(PROGRESS.c.job_id.in_(part)))
+                connection.execute(update(JOBS).where(JOBS.c.id.in_(part)).values(files_deleted_at_s=now_s))
         pruned += len(ids)
 
 
@@ -204,8 +205,8 @@ def _delete(
         with database.writing() as session:
             connection = session.connection()
             ids = list(connection.execute(select(key).where(condition).limit(settings.prune_rows_max)).scalars())
-            if ids:
+            for part in chunks(ids):
                 # Use the database's count: a key that is not the whole primary key may match several rows.
-                deleted += connection.execute(delete(rows).where(key.in_(ids), condition)).rowcount
+                deleted += connection.execute(delete(rows).where(key.in_(part), condition)).rowcount
         if len(ids) < settings.prune_rows_max:
             return deleted

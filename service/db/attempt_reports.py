@@ -5,19 +5,25 @@ A report stays until the leader has committed it. It may arrive twice: the engin
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import ColumnElement, and_, delete, or_, select
+from sqlalchemy import bindparam, delete, select
 from sqlmodel import Session
 
 from policies.model.ids import AttemptId
 from service.db.codec import decode, encode
 from service.db.dialects import insert_missing, upsert
-from service.db.rows import Values
+from service.db.rows import Values, chunks
 from service.db.session import Database
 from service.db.tables import REPORTS
 from service.engine.events import Report, ReportKind
 
 REPORTS_PER_READ_MAX = 1000
 """Reports that the leader reads at once."""
+
+_DELETE_COMMITTED = delete(REPORTS).where(
+    REPORTS.c.attempt_id == bindparam("committed"),
+    REPORTS.c.kind == bindparam("of_kind"),
+    REPORTS.c.at_s <= bindparam("until_s"),
+)
 
 
 def store_reports(session: Session, host: str, reports: Sequence[Report]) -> None:
@@ -42,15 +48,18 @@ def pending_reports(database: Database) -> list[Report]:
 
 def delete_committed(database: Database, reports: Sequence[Report]) -> None:
     """Delete reports that are committed. A newer progress report that arrived meanwhile stays."""
-    committed = [and_(_same(report), REPORTS.c.at_s <= report.at_s) for report in reports if report.attempt is not None]
+    committed = [
+        {"committed": report.attempt, "of_kind": report.kind.value, "until_s": report.at_s}
+        for report in reports
+        if report.attempt is not None
+    ]
     if committed:
-        database.execute(delete(REPORTS).where(or_(*committed)))
+        with database.writing() as session:
+            session.connection().execute(_DELETE_COMMITTED, committed)
 
 
 def delete_of_attempts(database: Database, attempts: Collection[AttemptId]) -> None:
     """Delete all reports of closed attempts, which nothing reads any more."""
-    database.execute(delete(REPORTS).where(REPORTS.c.attempt_id.in_(attempts)))
-
-
-def _same(report: Report) -> ColumnElement[bool]:
-    return and_(REPORTS.c.attempt_id == report.attempt, REPORTS.c.kind == report.kind.value)
+    with database.writing() as session:
+        for part in chunks(sorted(attempts)):
+            session.connection().execute(delete(REPORTS).where(REPORTS.c.attempt_id.in_(part)))

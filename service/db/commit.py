@@ -45,6 +45,8 @@ from service.engine.ports import CycleBatch, JobWrite, StoreUnavailable, dropped
 
 SAMPLES_KEPT = 20
 """Newest speeds that a throughput median is computed from."""
+_KEYS_PER_STATEMENT = 500
+"""Each key of the throughput table is six parameters."""
 
 
 def apply_batch(connection: Connection, batch: CycleBatch) -> frozenset[JobId]:
@@ -161,10 +163,10 @@ def _learn_throughput(connection: Connection, labels: Sequence[EndedJob], at_s: 
     if not speeds:
         return
     keys = columns(THROUGHPUT, "user project name gpus gpu_type servers_spanned")
-    stored = connection.execute(
-        select(*keys, THROUGHPUT.c.samples, THROUGHPUT.c.count).where(tuple_(*keys).in_(list(speeds)))
-    )
-    before = {tuple(row[:6]): (list(row[6]), int(row[7])) for row in stored}
+    before: dict[tuple[Any, ...], tuple[list[float], int]] = {}
+    for part in chunks(list(speeds), _KEYS_PER_STATEMENT):
+        statement = select(*keys, THROUGHPUT.c.samples, THROUGHPUT.c.count).where(tuple_(*keys).in_(part))
+        before |= {tuple(row[:6]): (list(row[6]), int(row[7])) for row in connection.execute(statement)}
     names = [column.name for column in keys]
     rows: list[Values] = []
     for key, measured in speeds.items():

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Text, and_, cast, delete, or_, select, update
 
 from policies.model.ids import JobId
 from service.db.prediction_rows import delete_unused_predictions
-from service.db.rows import ENDED_JOBS, OWN_HISTORY
+from service.db.rows import ENDED_JOBS, OWN_HISTORY, chunks
 from service.db.specs import RecentSpecs, SpecReader, delete_unused_array_specs
 from service.db.tables import ATTEMPTS, EVENTS, FORECASTS, HISTORY, JOBS, PREDICTIONS, PROGRESS, REQUESTS
 
@@ -72,10 +72,11 @@ def delete_jobs(connection: Connection, ids: Sequence[JobId]) -> None:
 
 def delete_labels(connection: Connection, ids: Sequence[int]) -> None:
     """Delete these labels, and the specs of arrays that no other row needs."""
-    of_arrays = select(HISTORY.c.array_id).where(HISTORY.c.id.in_(ids), HISTORY.c.array_id.is_not(None)).distinct()
-    arrays = connection.execute(of_arrays).scalars().all()
-    connection.execute(delete(HISTORY).where(HISTORY.c.id.in_(ids)))
-    delete_unused_array_specs(connection, arrays)
+    for part in chunks(ids):
+        of_arrays = select(HISTORY.c.array_id).where(HISTORY.c.id.in_(part), HISTORY.c.array_id.is_not(None)).distinct()
+        arrays = connection.execute(of_arrays).scalars().all()
+        connection.execute(delete(HISTORY).where(HISTORY.c.id.in_(part)))
+        delete_unused_array_specs(connection, arrays)
 
 
 def expired_labels(connection: Connection, ended_before_s: float, kept: int, limit: int) -> list[int]:

@@ -16,7 +16,7 @@ from policies.model.reasons import Reason
 from service.db.dialects import take_locks, upsert
 from service.db.event_log import job_events, newest_job_event
 from service.db.pages import equal, page
-from service.db.rows import Values
+from service.db.rows import Values, chunks
 from service.db.tables import DELIVERIES, PROPERTIES, USERS, WEBHOOKS
 from service.domain.webhooks import WebhookEvent, event_of
 
@@ -185,8 +185,8 @@ def delete_ended(connection: Connection, before_s: float, limit: int) -> int:
     """Delete at most ``limit`` deliveries that ended before an instant; returns how many."""
     old = select(DELIVERIES.c.id).where(DELIVERIES.c.ended_at_s < before_s).limit(limit)
     ids = list(connection.execute(old).scalars())
-    if ids:
-        connection.execute(delete(DELIVERIES).where(DELIVERIES.c.id.in_(ids)))
+    for part in chunks(ids):
+        connection.execute(delete(DELIVERIES).where(DELIVERIES.c.id.in_(part)))
     return len(ids)
 
 

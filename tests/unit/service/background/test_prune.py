@@ -17,6 +17,7 @@ from service.db.session import Database, open_database
 from service.db.store import SqlStore
 from service.db.tables import (
     CYCLES,
+    IDEMPOTENCY_KEYS,
     PROGRESS,
     REQUESTS,
     CycleRow,
@@ -94,6 +95,15 @@ def test_expired_keys_are_deleted(database: Database, limits: Settings) -> None:
             )
     assert prune(database, limits, 6.5).idempotency_keys == 7
     assert column(database, IdempotencyKeyRow, "expires_at_s") == [7.0]
+
+
+def test_the_largest_portion_is_no_statement_too_long(database: Database, tmp_path: Path) -> None:
+    count = 70_000
+    key = {"route": "r", "body_sha256": "", "state": "done", "created_at_s": 0.0, "expires_at_s": 1.0}
+    with database.writing() as session:
+        session.connection().execute(insert(IDEMPOTENCY_KEYS), [key | {"key": f"k{at}"} for at in range(count)])
+    largest = load_settings({"data_dir": tmp_path, "prune_rows_max": 100_000})
+    assert prune(database, largest, 2.0).idempotency_keys == count
 
 
 def test_files_of_ended_jobs_are_deleted_once_and_the_jobs_stay(database: Database, limits: Settings) -> None:

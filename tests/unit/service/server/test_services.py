@@ -271,6 +271,18 @@ def test_reports_wait_until_they_are_committed(any_database: Database) -> None:
     assert attempt_reports.pending_reports(database) == []
 
 
+def test_any_number_of_reports_is_deleted_at_once(any_database: Database) -> None:
+    attempts = [AttemptId(f"{job}.1") for job in range(attempt_reports.REPORTS_PER_READ_MAX + 1)]
+    with any_database.writing() as session:
+        attempt_reports.store_reports(session, "a", [Report(ReportKind.STARTED, 1.0, each) for each in attempts])
+    committed = attempt_reports.pending_reports(any_database)
+    assert len(committed) == attempt_reports.REPORTS_PER_READ_MAX
+    attempt_reports.delete_committed(any_database, committed)
+    assert len(attempt_reports.pending_reports(any_database)) == 1
+    attempt_reports.delete_of_attempts(any_database, [AttemptId(f"{job}.1") for job in range(70_000)])
+    assert attempt_reports.pending_reports(any_database) == []
+
+
 def test_files_of_jobs_whose_time_is_over_go_wherever_they_are(database: Database) -> None:
     jobs = [with_attempt(database, 1, "a", AttemptState.COMPLETED) for _ in range(3)]
     with database.writing() as session:
