@@ -234,7 +234,13 @@ class LivePredictor:
         """
         with self._lock:
             self._ended_meanwhile = []
-        rows = newest_by_submission(map(ended_row, read()), ROWS_MAX)
+        try:
+            rows = newest_by_submission(map(ended_row, read()), ROWS_MAX)
+        except BaseException:
+            # The history stays as it is: it has learnt from those that ended meanwhile already.
+            with self._lock:
+                self._ended_meanwhile = None
+            raise
         knowledge, throughput, walltimes = Knowledge(), ThroughputTable(), Walltimes(self._walltimes_enforced)
         for row in sorted(rows, key=lambda row: (row.ended_at_s, row.submission.job)):
             knowledge.end(row)

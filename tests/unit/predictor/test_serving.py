@@ -471,3 +471,21 @@ def test_a_batch_is_answered_as_its_jobs_are_one_by_one() -> None:
     assert len({answer.features[0] for answer in answers if answer is not None}) > 2, "several buckets"
     alone.predict(0.0, asks)  # so that the same jobs are open
     assert [alone.predict(0.0, [ask])[0] for ask in asks] == answers
+
+
+def test_a_history_that_cannot_be_read_leaves_what_is_known_and_keeps_nothing_for_it() -> None:
+    predictor, twin = _warm(), _warm()
+    meanwhile, later = _run(6_000, 7_000.0), _run(6_001, 9_000.0)
+
+    def breaks() -> Iterator[EndedJob]:
+        yield _run(6_002, 5.0)
+        predictor.ended(meanwhile)
+        raise OSError("the database does not answer")
+
+    with pytest.raises(OSError, match="does not answer"):
+        predictor.relearn(breaks)
+    predictor.ended(later)
+    for label in (meanwhile, later):
+        twin.ended(label)
+    assert predictor.predict(0.0, [_ask()]) == twin.predict(0.0, [_ask()]) != _warm().predict(0.0, [_ask()])
+    assert predictor._ended_meanwhile is None, "later ends would pile up"
