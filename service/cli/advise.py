@@ -16,7 +16,7 @@ from service.cli.fail import EXIT_FAILED, fail
 from service.cli.forecast import spread
 from service.cli.job_tables import duration
 from service.cli.options import seconds_option
-from service.cli.output import CLEAR_SCREEN, Answer, Column, OnceStyle, Style, Table, pause, show
+from service.cli.output import CLEAR_SCREEN, Answer, Column, OnceStyle, Style, Table, chosen, pause, show
 from service.config.environment import default_data_dir
 from service.domain.counts import count_of
 from service.domain.duration import words_of
@@ -97,6 +97,7 @@ def advise_command(
         fail("--listen needs --every: a page shows the newest advice")
     if undo and (set_ is not None or every is not None):
         fail("--undo cannot be combined with --set or --every")
+    chosen(ADVICE, how)
     folder = state or default_data_dir() / "advice"
     client = _slurm(folder)
     if undo:

@@ -115,7 +115,7 @@ WatchStyle = Annotated[Style, Only(("as_json", "watch"))]
 
 def show(table: Table[Row], ask: Callable[[], Answer[Row]], how: Style) -> None:
     """Ask once and print, or again and again until Ctrl-C (which is then a normal end)."""
-    columns = _chosen(table, how.columns)
+    columns = chosen(table, how)
     if not how.watch:
         _print(table, columns, ask(), how)
         return
@@ -241,13 +241,17 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
-def _chosen(table: Table[Row], names: Sequence[str]) -> Sequence[Column[Row]]:
-    if not names:
+def chosen(table: Table[Row], how: Style) -> Sequence[Column[Row]]:
+    """The columns to show. Ends the command for one that the table does not have.
+
+    :func:`show` calls it before it asks; a command that changes something or waits before it shows calls it first.
+    """
+    if not how.columns:
         return table.columns
     known = {column.header.upper(): column for column in (*table.columns, *table.hidden)}
-    for name in names:
+    for name in how.columns:
         if name not in known:
             fail(
                 f"--output: there is no column {name!r}{did_you_mean(name, known)}; the columns are {', '.join(known)}"
             )
-    return [known[name] for name in names]
+    return [known[name] for name in how.columns]

@@ -13,12 +13,12 @@ import typer
 
 from service.cli.connect import connect, has_key
 from service.cli.fail import EXIT_FAILED, fail
-from service.cli.forecast import show_plans
+from service.cli.forecast import plans_table, show_plans
 from service.cli.job_file import read_job_file
 from service.cli.job_tables import JOBS
 from service.cli.jobs import jobs_answer
 from service.cli.options import given, seconds_option
-from service.cli.output import OnceStyle, Style, pause, printable, show
+from service.cli.output import OnceStyle, Style, chosen, pause, printable, show
 from service.cli.plan_words import plan_lines
 from service.cli.selectors import SelectorArgument, select
 from service.cli.short_forms import array_of, gpu_types_of, topology_of, volume_of, words_of
@@ -154,6 +154,7 @@ def submit_command(
     """Submit jobs from a file, or one job from a command. Options override the file's keys."""
     if dry_run and wait:
         fail("--dry-run and --wait exclude each other")
+    _check_columns(how, dry_run)
     options = given(
         name=name,
         gpus=gpus,
@@ -201,6 +202,7 @@ def submit_command(
 
 def wait_command(jobs: SelectorArgument, timeout_s: WaitTimeoutOption = None, *, how: OnceStyle) -> None:
     """Wait until jobs have ended. Exit code 0 if all succeeded, else 1."""
+    chosen(JOBS, how)
     with connect() as client:
         ended = _wait(client, select(client, jobs, unfinished=True), timeout_s)
         _show(ended, how)
@@ -215,6 +217,14 @@ def _read(option: str, reader: Callable[[str], Read], text: str | None) -> Read 
         return reader(text)
     except ValueError as error:
         fail(f"{option}: {error}")
+
+
+def _check_columns(how: Style, dry_run: bool) -> None:
+    """End the command for a column that its table does not have, before anything is submitted."""
+    if dry_run:
+        chosen(plans_table(made_at=""), how)
+    else:
+        chosen(JOBS, how)
 
 
 def _show(jobs: Sequence[JobDocument], how: Style) -> None:

@@ -394,3 +394,23 @@ def test_needs_beside_gpus(cli: CliWorld) -> None:
 def test_a_volume_of_another_form_is_refused(cli: CliWorld, volume: str) -> None:
     result = cli.run("job", "submit", "--name", "train", "--volume", volume, "--", "python")
     assert (result.exit_code, "SOURCE:TARGET:ro" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "known"),
+    [
+        (["job", "submit", "--name", "x", "-o", "JOBID", "--", "true"], "the columns are JOB, NAME, "),
+        (
+            ["job", "submit", "--name", "x", "--wait", "--timeout-s", "0", "-o", "JOBID", "--", "true"],
+            "the columns are JOB, NAME, ",
+        ),
+        (["job", "submit", "--name", "x", "--dry-run", "-o", "JOBID", "--", "true"], "the columns are NAME, GPUS, "),
+        (["job", "wait", "1", "--timeout-s", "0", "-o", "JOBID"], "the columns are JOB, NAME, "),
+    ],
+)
+def test_a_misspelt_column_is_refused_before_any_request(cli: CliWorld, arguments: list[str], known: str) -> None:
+    cli.submit()
+    result = cli.run(*arguments)
+    assert result.exit_code == 2 and "--output: there is no column 'JOBID'" in result.stderr
+    assert known in result.stderr
+    assert [job["id"] for job in cli.client.jobs.list()] == [1]
