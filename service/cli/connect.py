@@ -18,6 +18,7 @@ import typer
 from service.api.token import TOKEN_FILE
 from service.cli.fail import EXIT_FAILED, EXIT_USAGE, fail
 from service.client import ApiError, AsyncClient, Client, ClientError, Unreachable
+from service.client.connection import TOKEN_RULE, can_be_sent
 from service.config.environment import LocalService, is_loopback, service_url, usual_service
 from service.domain.api_key import KEY_PREFIX
 
@@ -49,21 +50,29 @@ class AddressError(ValueError):
     """The text is not an address of a service; the message is one line."""
 
 
+class TokenError(ValueError):
+    """The token cannot be sent; the message is one line without the token, and names where it is from."""
+
+
 @contextmanager
 def connect() -> Iterator[Client]:
     """A client of the service in the user's settings. A refusal by the service ends the command with an error line."""
-    try:
-        client = service_client(usual_service() or settings_or_fail(), os.environ.get(URL_VARIABLE) or None)
-    except AddressError as error:
-        fail(f"{URL_VARIABLE}: {error}")
-    with refusals(), client:
+    with refusals(), Client(**_usual_options()) as client:
         yield client
 
 
 def async_client() -> AsyncClient:
     """A client to await, of the same service as that of :func:`connect`. It repeats no request."""
-    options = service_options(usual_service() or settings_or_fail(), os.environ.get(URL_VARIABLE) or None)
-    return AsyncClient(**options | {"patience_s": 0.0})
+    return AsyncClient(**_usual_options() | {"patience_s": 0.0})
+
+
+def _usual_options() -> "ServiceOptions":
+    try:
+        return service_options(usual_service() or settings_or_fail(), os.environ.get(URL_VARIABLE) or None)
+    except AddressError as error:
+        fail(f"{URL_VARIABLE}: {error}")
+    except TokenError as error:
+        fail(str(error))
 
 
 @contextmanager
@@ -88,7 +97,7 @@ def has_key() -> bool:
 
 
 def service_client(settings: "LocalService | Settings", given: str | None = None) -> Client:
-    """A client of the service at the address ``given``, or of this machine's. Raises :class:`AddressError`."""
+    """A client of the service at the address ``given``, or of this machine's. Raises as :func:`service_options` does."""
     return Client(**service_options(settings, given))
 
 
@@ -103,10 +112,13 @@ class ServiceOptions(TypedDict):
 
 
 def service_options(settings: "LocalService | Settings", given: str | None = None) -> ServiceOptions:
-    """Those of the service at the address ``given``, or of this machine's. Raises :class:`AddressError`."""
+    """Those of the service at the address ``given``, or of this machine's.
+
+    Raises :class:`AddressError` and :class:`TokenError`.
+    """
     url = given or service_url(settings.host, settings.port, settings.scheme)
     tls = _trusted(settings.tls_ca) if settings.tls_ca is not None else None
-    key = os.environ.get(TOKEN_VARIABLE, "").strip()
+    key = _sendable(TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE, ""))
     local = given is None or is_loopback(_parsed(given).host)
     token = key or (_token_file(settings) if local else None)
     proven = not key and token is not None
@@ -134,7 +146,18 @@ def _parsed(url: str) -> httpx.URL:
 
 def _token_file(settings: "LocalService | Settings") -> str | None:
     """The token in the data folder; None where none can be read (the service then says that one is required)."""
+    file = settings.data_dir / TOKEN_FILE
     try:
-        return (settings.data_dir / TOKEN_FILE).read_text(encoding="ascii").strip() or None
-    except (OSError, UnicodeDecodeError):
+        # A byte that is not ASCII becomes a character that is not, whatever it is.
+        text = file.read_text(encoding="ascii", errors="replace")
+    except OSError:
         return None
+    return _sendable(str(file), text) or None
+
+
+def _sendable(origin: str, text: str) -> str:
+    """The token in a text, without the end of its line. Raises :class:`TokenError`."""
+    token = text.strip()
+    if not can_be_sent(token):
+        raise TokenError(f"{origin}: {TOKEN_RULE}")
+    return token

@@ -6,7 +6,7 @@ import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import AsyncExitStack, ExitStack, aclosing, closing
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import httpx
 
@@ -15,15 +15,25 @@ from service.client.flow import Emit, Flow, NextLine, Open, Pause, Request, Serv
 
 T = TypeVar("T")
 
+TOKEN_RULE: Final = "must be one line of printable ASCII characters"  # noqa: S105 (a rule, no token)
+
+
+def can_be_sent(token: str) -> bool:
+    """Whether the text can be the value of a header: :data:`TOKEN_RULE`."""
+    return token.isascii() and token.isprintable()
+
 
 def http_options(base_url: str, token: str | None, timeout_s: float, tls: ssl.SSLContext | None) -> dict[str, Any]:
-    """What both kinds of httpx clients are made with. Raises :class:`ClientError` for what is no address."""
+    """What both kinds of httpx clients are made with. Raises :class:`ClientError` for what is no address or no token."""
     try:
         parsed = httpx.URL(base_url)
     except httpx.InvalidURL as error:
         raise ClientError(f"base_url {base_url!r} is not an address of a service: {error}") from error
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ClientError(f"base_url {base_url!r} is not an address like http://127.0.0.1:8765")
+    if token is not None and not can_be_sent(token):
+        # Without the token: messages get into logs.
+        raise ClientError(f"token {TOKEN_RULE}")
     if tls is None and parsed.scheme == "https":
         # Without a context httpx trusts a list of its own.
         tls = ssl.create_default_context()

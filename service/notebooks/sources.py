@@ -7,7 +7,7 @@ Without a name it is the service that ``sooner q`` talks to, if that has scored 
 import os
 from pathlib import Path
 
-from service.cli.connect import URL_VARIABLE, AddressError, service_client
+from service.cli.connect import URL_VARIABLE, AddressError, TokenError, service_client
 from service.client import ClientError
 from service.config.cluster_file import ClusterFileError, load_cluster
 from service.config.settings import SettingsError, env_name, load_settings
@@ -50,8 +50,8 @@ def open_source(
         servers = load_cluster(Path(cluster)) if cluster is not None else None
         return TableSource(f"the workload {named}", read_table(Path(named), jobs), servers)
     except (
-        *(AddressError, ClientError, ClusterFileError, DatabaseUrlError, SchemaError, SettingsError, WorkloadError),
-        OSError,
+        *(AddressError, TokenError, ClientError, ClusterFileError, DatabaseUrlError, SchemaError, SettingsError),
+        *(WorkloadError, OSError),
     ) as error:
         raise SourceError(f"{error}; name another source, or {GENERATOR!r}") from error
 
@@ -69,5 +69,5 @@ def _local_service(jobs: int) -> Source | str:
         client = service_client(load_settings())
         source = LiveSource(client, client.url, jobs)
         return source if source.predictions() else f"no job that {client.url} predicted has ended yet"
-    except (AddressError, ClientError, SettingsError) as error:
+    except (AddressError, ClientError, SettingsError, TokenError) as error:
         return str(error)

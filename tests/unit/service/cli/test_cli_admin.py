@@ -324,6 +324,21 @@ def test_the_token_of_this_machine_stays_here(
     assert given == [sent, sent == "secret"]
 
 
+@pytest.mark.parametrize("token", ["sooner_abc_SECRET\nnote", "sooner_abc_SECRETü", "SECRET\x1b[2J"])
+@pytest.mark.parametrize("kept", ["variable", "file"])
+def test_a_token_that_no_header_can_hold_is_one_line_without_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, token: str, kept: str
+) -> None:
+    monkeypatch.setenv("SOONER_DATA_DIR", str(tmp_path))
+    monkeypatch.delenv("SOONER_URL", raising=False)
+    monkeypatch.setenv("SOONER_TOKEN", token if kept == "variable" else "")
+    (tmp_path / "token").write_text(token)
+    result = RUNNER.invoke(app, ["q"])
+    origin = "SOONER_TOKEN" if kept == "variable" else tmp_path / "token"
+    line = f"error: {origin}: must be one line of printable ASCII characters\n"
+    assert (result.exit_code, result.stderr) == (2, line)
+
+
 def test_a_service_that_does_not_run_is_one_line_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -132,6 +132,13 @@ def test_what_is_no_address_is_refused(kind: Kind, address: str) -> None:
         kind(address)
 
 
+@pytest.mark.parametrize("token", ["sooner_SECRET\nnote", "sooner_SECRETü", "sooner_SECRET\x00"])
+def test_what_no_header_can_hold_is_refused_without_the_token(kind: Kind, token: str) -> None:
+    with pytest.raises(ClientError) as caught:
+        kind("http://127.0.0.1:9", token)
+    assert str(caught.value) == "token must be one line of printable ASCII characters"
+
+
 def test_a_stranger_that_answers_is_no_traceback(kind: Kind) -> None:
     with (
         answering(kind, lambda request: httpx.Response(200, text="<html>")) as client,
