@@ -8,6 +8,9 @@ SCHEMA = "sooner.workload/1"
 FINAL_STATES = frozenset({"succeeded", "failed", "killed"})
 GPUS_MAX = 1_000_000
 """Larger gangs are refused as mistakes: this is a hundred times the largest published clusters."""
+SECONDS_MAX = 1e11
+"""Three thousand years: up to here sums of many times keep their milliseconds as floating point. A later time is a mistake,
+such as nanoseconds."""
 ITERATIONS_MAX = 2**53
 """Larger counts are not exact as floating point, to which Parquet or pandas convert them."""
 

@@ -16,6 +16,7 @@ from service.sim.workloads.model import (
     FINAL_STATES,
     GPUS_MAX,
     ITERATIONS_MAX,
+    SECONDS_MAX,
     SkippedRow,
     Workload,
     WorkloadJob,
@@ -86,12 +87,14 @@ def _seconds(column: str, cell: Cell) -> float:
     value = _number(column, cell)
     if value < 0:
         raise _BadCell(column, f"{cell} s is negative")
+    if value > SECONDS_MAX:
+        raise _BadCell(column, f"{cell} s is above the limit of {SECONDS_MAX:,.0f} s")
     return value
 
 
 def _positive_seconds(column: str, cell: Cell) -> float:
-    value = _number(column, cell)
-    if value <= 0:
+    value = _seconds(column, cell)
+    if value == 0:
         raise _BadCell(column, f"{cell} s is not positive")
     return value
 

@@ -13,6 +13,7 @@ from service.sim.workloads.files import READ_ERRORS, WorkloadError, open_text
 from service.sim.workloads.model import (
     GPUS_MAX,
     ITERATIONS_MAX,
+    SECONDS_MAX,
     SkippedRow,
     Workload,
     WorkloadJob,
@@ -22,8 +23,8 @@ from service.sim.workloads.model import (
 
 Row = TypeVar("Row")
 
-_SECONDS_MAX: Final = 1e12
-"""Thirty thousand years: later times are mistakes, and not exact to a millisecond."""
+_SECONDS_MAX: Final = SECONDS_MAX / 2
+"""Of either sign: the difference between two times, such as a job's and the first job's, is then within the table's limit."""
 
 
 def csv_rows(

@@ -49,6 +49,7 @@ def test_columns_may_have_any_order_and_empty_cells(tmp_path: Path) -> None:
         ("a,-1,1,10", "submit_time_s"),
         ("a,nan,1,10", "submit_time_s"),
         ("a,inf,1,10", "submit_time_s"),
+        ("a,1.7e18,1,10", "submit_time_s"),
         ("a,soon,1,10", "submit_time_s"),
         ("a,1_000,1,10", "submit_time_s"),
         ("a,0,0,10", "gpus"),
@@ -57,6 +58,7 @@ def test_columns_may_have_any_order_and_empty_cells(tmp_path: Path) -> None:
         ("a,0,1e300,10", "gpus"),
         ("a,0,1,0", "duration_s"),
         ("a,0,1,-5", "duration_s"),
+        ("a,0,1,1e16", "duration_s"),
         ("a,0,1,NaN", "duration_s"),
         ("a,0,1", "duration_s"),
         ("a,0,1,5,extra", "duration_s"),
@@ -84,7 +86,9 @@ def test_an_error_names_file_line_and_column_of_an_invalid_row(tmp_path: Path, r
         ("iterations", "0"),
         ("iterations", "1.5"),
         ("declared_iterations", "many"),
+        ("end_time_s", "1e300"),
         ("walltime_s", "0"),
+        ("walltime_s", "1e12"),
         ("final_state", "done"),
     ],
 )
@@ -93,6 +97,13 @@ def test_a_broken_optional_cell_is_an_error(tmp_path: Path, column: str, cell: s
     with pytest.raises(WorkloadError) as caught:
         read_workload(path)
     assert (caught.value.line, caught.value.column) == (2, column)
+
+
+def test_a_time_beyond_the_limit_is_shown_with_it(tmp_path: Path) -> None:
+    path = _write(tmp_path / "w.csv", "a,1.7e18,1,10")
+    with pytest.raises(WorkloadError) as caught:
+        read_workload(path)
+    assert str(caught.value) == f"{path}:2: submit_time_s: 1.7e18 s is above the limit of 100,000,000,000 s"
 
 
 @pytest.mark.parametrize(
