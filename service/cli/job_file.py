@@ -16,6 +16,7 @@ from service.cli.fail import fail
 from service.cli.options import STANDARD, read_file
 from service.cli.short_forms import array_of, gpu_types_of, topology_of, volume_of, words_of
 from service.domain.duration import seconds_of
+from service.domain.strict_yaml import RepeatedKeyError, StrictYamlError, parse_yaml, unique_keys
 
 FILE_BYTES_MAX = 64 << 20
 """Limit of a job file. The service has its own limit, the setting body_bytes_max."""
@@ -31,13 +32,15 @@ def read_job_file(path: str) -> dict[str, Any]:
     """The file (``-``: standard input) as a body that can be sent. Ends the command for one that cannot."""
     try:
         content = _parse(read_file(path, FILE_BYTES_MAX).decode("utf-8"))
-        # YAML has dates and not-a-numbers, JSON has neither: refuse them here, where the file's name is known.
+        # YAML has not-a-numbers and sets, JSON has neither: refuse them here, where the file's name is known.
         json.dumps(content, allow_nan=False)
     except FileNotFoundError:
         fail(f"{path}: No such file; to run it as a command, add a name: --name NAME -- {shlex.quote(path)}")
     except OSError as error:
         fail(f"{path}: {error.strerror or error}")
-    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
+    except (StrictYamlError, RepeatedKeyError) as error:
+        fail(f"{path}: {error}")
+    except (TypeError, ValueError, RecursionError) as error:
         fail(f"{path}: cannot be read as a job: {' '.join(str(error).split())}")
     if isinstance(content, list):
         content = {"jobs": content}
@@ -72,10 +75,13 @@ def _folder(beside: Path, text: str) -> str:
 def _parse(text: str) -> Any:
     """JSON if it is JSON, else YAML (which reads numbers such as 1e3 as text)."""
     try:
-        return _readable(json.loads(text), json.loads(text, parse_int=str, parse_float=str))
+        content = json.loads(text, object_pairs_hook=unique_keys)
+    except RepeatedKeyError:
+        raise
     except ValueError:
         # BaseLoader makes nothing but text, lists and mappings.
-        return _readable(yaml.safe_load(text), yaml.load(text, Loader=yaml.BaseLoader))  # noqa: S506
+        return _readable(parse_yaml(text), yaml.load(text, Loader=yaml.BaseLoader))  # noqa: S506
+    return _readable(content, json.loads(text, parse_int=str, parse_float=str))
 
 
 def _readable(content: Any, texts: Any) -> Any:

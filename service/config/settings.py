@@ -166,11 +166,13 @@ def _from_environment() -> dict[str, str]:
 
 def _read_file(path: Path) -> dict[str, Any]:
     # Imported here because most commands need no file, and every command loads the settings.
-    import yaml
+    from service.domain.strict_yaml import StrictYamlError, parse_yaml
 
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        content = parse_yaml(path.read_text(encoding="utf-8"))
+    except StrictYamlError as error:
+        raise SettingsError(f"{path}: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{CONFIG_FILE_VARIABLE}: cannot read {path}: {' '.join(str(error).split())}") from error
     if content is None:
         return {}

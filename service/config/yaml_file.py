@@ -9,8 +9,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
-import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from service.domain.strict_yaml import StrictYamlError, parse_yaml
 
 FILE_BYTES_MAX = 16 * 1024 * 1024
 """Size of a file, enough for every server of the largest cluster by name."""
@@ -89,9 +90,9 @@ def read_yaml(path: Path) -> object:
     if len(text) > FILE_BYTES_MAX:
         raise YamlFileError("", f"is larger than {FILE_BYTES_MAX} bytes")
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise YamlFileError("", f"is not YAML: {' '.join(str(error).split())}") from error
+        return parse_yaml(text)
+    except StrictYamlError as error:
+        raise YamlFileError("", str(error)) from error
 
 
 def validate(model: type[Model], data: object) -> Model:

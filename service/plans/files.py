@@ -1,12 +1,10 @@
 """Configuration files as mappings. Size, depth, repeated keys and numbers that JSON does not have are refused."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
-import yaml
-
+from service.domain.strict_yaml import RepeatedKeyError, StrictYamlError, parse_yaml, unique_keys
 from service.plans.values import ReadError
 
 JSON_BYTES_MAX = 4 << 20
@@ -35,11 +33,13 @@ def load_json(path: Path) -> dict[str, Any]:
 def parse_json(text: str) -> dict[str, Any]:
     """The mapping that a JSON text holds."""
     try:
-        content = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_mapping)
+        content = json.loads(text, parse_constant=_no_constant, object_pairs_hook=unique_keys)
     except RecursionError:
         raise ReadError("JSON", "is nested too deeply to be read") from None
     except ReadError:
         raise
+    except RepeatedKeyError as error:
+        raise ReadError(error.key, "occurs twice") from None
     except ValueError as error:
         raise ReadError("JSON", f"cannot be read: {error}") from None
     return _checked("JSON", content)
@@ -49,11 +49,9 @@ def load_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file. Raises :class:`ReadError` with the file's name."""
     text = _text(path, YAML_BYTES_MAX)
     try:
-        content = yaml.safe_load(text)
-    except RecursionError:
-        raise ReadError(str(path), "YAML is nested too deeply to be read") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise ReadError(str(path), f"is not YAML: {' '.join(str(error).split())}") from None
+        content = parse_yaml(text)
+    except StrictYamlError as error:
+        raise ReadError(str(path), str(error)) from None
     return _checked(str(path), content)
 
 
@@ -80,15 +78,6 @@ def _checked(name: str, content: Any) -> dict[str, Any]:
         if not isinstance(key, str):
             raise ReadError(name, f"keys must be text (got {key!r:.60})")
     return content
-
-
-def _mapping(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ReadError(key, "is given twice")
-        found[key] = value
-    return found
 
 
 def _no_constant(word: str) -> NoReturn:

@@ -177,11 +177,13 @@ def test_wrong_usage_is_one_line_and_code_2(cli: CliWorld, arguments: list[str],
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{a: [", "cannot be read as a job"),
+        ("{a: [", "is not YAML"),
         ("5", "expected a job"),
         ("name: .nan", "cannot be read"),
-        ("name: 2020-01-01", "not JSON serializable"),
-        ("\x00", "cannot be read"),
+        ("name: !!set {a}", "not JSON serializable"),
+        ("\x00", "is not YAML"),
+        ("name: a\ngpus: 1\ngpus: 8", "job.yaml: line 3: gpus: occurs twice"),
+        ('{"name": "a", "gpus": 1, "gpus": 8}', "job.yaml: gpus: occurs twice"),
     ],
 )
 def test_a_file_that_is_no_job_is_one_line(cli: CliWorld, tmp_path: Path, text: str, message: str) -> None:
@@ -414,3 +416,14 @@ def test_a_misspelt_column_is_refused_before_any_request(cli: CliWorld, argument
     assert result.exit_code == 2 and "--output: there is no column 'JOBID'" in result.stderr
     assert known in result.stderr
     assert [job["id"] for job in cli.client.jobs.list()] == [1]
+
+
+def test_a_date_in_a_job_file_is_its_text(cli: CliWorld, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    dates = "command: [echo, --day, 2026-01-01]\nlabels: {w: 2026-01-01}\nenv: {DAY: 2026-01-01 10:00:00}\n"
+    file.write_text(f"name: 2026-01-01\ngpus: 1\nuser: ada\n{dates}")
+    result = cli.run("job", "submit", str(file))
+    assert result.exit_code == 0, result.stderr
+    spec = submitted(cli)
+    assert (spec["name"], spec["command"]) == ("2026-01-01", ["echo", "--day", "2026-01-01"])
+    assert (spec["labels"], spec["env"]) == ({"w": "2026-01-01"}, {"DAY": "2026-01-01 10:00:00"})

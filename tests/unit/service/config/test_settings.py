@@ -192,7 +192,7 @@ def test_a_password_is_not_shown() -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("port: [", "cannot read"),
+        ("port: [", "is not YAML"),
         ("- port", "expected lines of the form"),
         ("colour: red", "'colour' is not a setting"),
         ("port: 70000", "port .*sooner.yaml.*65535"),

@@ -28,7 +28,7 @@ MODEL = catalogue_model("llama3-8b")
         ("{", "JSON: cannot be read: Expecting property name enclosed in double quotes: line 1 column 2"),
         ('{"a": NaN}', "JSON: NaN is not a number that JSON has"),
         ('{"a": -Infinity}', "JSON: -Infinity is not a number that JSON has"),
-        ('{"a": 1, "a": 2}', "a: is given twice"),
+        ('{"a": 1, "a": 2}', "a: occurs twice"),
         ("[1]", "JSON: must be a mapping of keys to values (got list)"),
         ("[" * 100_000, "JSON: is nested too deeply to be read"),
         ('{"a": ' * 100_000, "JSON: is nested too deeply to be read"),
@@ -68,7 +68,7 @@ def test_an_alias_that_doubles_itself_is_refused_in_one_short_line(tmp_path: Pat
     path.write_text(f"a0: &a0 [x]\n{levels}num_processes: *a29\n")
     with pytest.raises(ReadError) as caught:
         read_accelerate(load_yaml(path), Given(), MODEL)
-    assert str(caught.value).startswith("num_processes: must be a whole number")
+    assert str(caught.value).startswith(f"{path}: line 6: its aliases expand to more than 1,000,000 entries")
     assert len(str(caught.value)) < 200
 
 
