@@ -219,12 +219,12 @@ def user_add_command(user: UserArgument, as_json: JsonFlag = False) -> None:
 
 def user_disable_command(user: UserArgument, as_json: JsonFlag = False) -> None:
     """Disable a user: the next request with one of the user's keys is refused. Jobs continue."""
-    show_service(USERS, lambda client: [client.users.put(user, disabled=True)], Style(as_json))
+    show_service(USERS, lambda client: [client.users.put(user, disabled=True, known=True)], Style(as_json))
 
 
 def user_enable_command(user: UserArgument, as_json: JsonFlag = False) -> None:
     """Enable a disabled user. The user's keys work again."""
-    show_service(USERS, lambda client: [client.users.put(user)], Style(as_json))
+    show_service(USERS, lambda client: [client.users.put(user, known=True)], Style(as_json))
 
 
 def project_list_command(how: OnceStyle) -> None:

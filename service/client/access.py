@@ -66,9 +66,10 @@ class Users(Noun[C]):
         return self._pages("/v1/users")
 
     @call
-    def put(self, name: str, *, disabled: bool = False) -> Flow[UserDocument]:
-        """Add a user, or disable or enable one."""
-        return self._change("PUT", f"/v1/users/{segment(name)}", {"disabled": disabled})
+    def put(self, name: str, *, disabled: bool = False, known: bool = False) -> Flow[UserDocument]:
+        """Add a user, or disable or enable one; ``known``: an unknown one is an error."""
+        headers = {"If-Match": "*"} if known else {}
+        return self._change("PUT", f"/v1/users/{segment(name)}", {"disabled": disabled}, headers=headers)
 
 
 class Projects(Noun[C]):

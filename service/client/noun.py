@@ -48,10 +48,11 @@ class Noun(Generic[C]):
         body: Mapping[str, Any] | None = None,
         key: str | None = None,
         query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Flow[Any]:
         """The JSON answer of a change. It has an idempotency key, ``key`` or a new one, so that it can be repeated."""
-        headers = {KEY_HEADER: key if key is not None else str(uuid.uuid4())}
-        answer = yield from self._answer(method, path, query, body, headers)
+        keyed = {**(headers or {}), KEY_HEADER: key if key is not None else str(uuid.uuid4())}
+        answer = yield from self._answer(method, path, query, body, keyed)
         return self._json(answer)
 
     def _answer(
@@ -157,7 +158,8 @@ class stream(Generic[P, T]):
 
 def segment(text: str) -> str:
     """One segment of a path: a slash or a question mark in a name stays part of the name."""
-    return quote(text, safe="")
+    # Alone, one or two dots would be taken for this or the upper folder.
+    return text.replace(".", "%2E") if text in (".", "..") else quote(text, safe="")
 
 
 def _given(query: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -11,13 +11,14 @@ from sqlalchemy import select
 
 from service.api.app import create_app
 from service.api.authenticate import Authenticator
+from service.client.noun import segment
 from service.db import access
 from service.db.tables import METADATA
 from service.domain.access import Identity, Role
 from service.domain.api_key import KEY_PREFIX, key_id, new_key, opens
 from tests.api.client import client_of
 from tests.api.conftest import NOW_S, World, make_world
-from tests.api.helpers import assert_problem
+from tests.api.helpers import assert_problem, plain_job
 from tests.api.people import client as client_for
 from tests.api.people import person
 
@@ -162,6 +163,8 @@ def test_a_narrowed_key_loses_a_project_with_its_user(app: FastAPI, client: Clie
         ({"role": "root"}, "/role"),
         ({"user": ""}, "/user"),
         ({"user": "a/b"}, "/user"),
+        ({"user": "."}, "/user"),
+        ({"projects": [".."]}, "/projects/0"),
         ({"projects": []}, "/projects"),
         ({"secret": "x"}, "/secret"),
     ],
@@ -170,6 +173,20 @@ def test_keys_that_cannot_be(client: Client, change: dict[str, object], pointer:
     answer = client.post("/v1/keys", json={"user": "ada", "role": "viewer", **change})
     assert_problem(answer, "invalid-body", [pointer])
     assert client.get("/v1/keys").json()["items"] == []
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_names_that_no_path_can_hold_are_refused(client: Client, name: str) -> None:
+    refusal = assert_problem(client.put(f"/v1/users/{segment(name)}", json={}), "invalid-parameter")
+    message = "must not have slashes or control characters, and must not be '.' or '..'"
+    assert refusal["errors"] == [{"parameter": "user", "detail": message}]
+
+
+@pytest.mark.parametrize("name", ["...", "..a", ".a", "a.", "a..b", "ü ö", "DOMAIN\\ada"])
+def test_other_names_are_taken_by_every_route(client: Client, name: str) -> None:
+    assert client.put(f"/v1/users/{segment(name)}", json={}).json()["name"] == name
+    assert client.put(f"/v1/projects/{segment(name)}/members/{segment(name)}").json()["project"] == name
+    assert client.post("/v1/jobs", json=plain_job(user=name, project=name)).status_code == 201
 
 
 def test_a_key_may_live_as_long_as_the_setting_says(client: Client) -> None:

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import Path, Request, Response
+from fastapi import Header, Path, Request, Response
 from sqlalchemy import Connection
 from sqlmodel import Session
 
@@ -36,7 +36,7 @@ from service.wire.access import (
     SignInCodeDocument,
     UserDocument,
 )
-from service.wire.base import TEXT_MAX
+from service.wire.base import OWNER, TEXT_MAX
 from service.wire.bodies import KeyBody, UserBody
 
 routes = Routes("access")
@@ -45,7 +45,7 @@ CODE_S = 60.0
 """Life of a code that signs a browser in."""
 
 KeyPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX, description="The key's id.")]
-UserPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX, pattern=r"^[^\x00-\x1f\x7f]+$")]
+UserPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX, pattern=OWNER)]
 ProjectPath = UserPath
 
 
@@ -171,11 +171,20 @@ def list_users(dependencies: Deps, paging: Paging) -> Page[UserDocument]:
 
 
 @routes.change("PUT", "/users/{user}", ADMINISTER, "Add, disable or enable a user", UserDocument, 404, status=200)
-def put_user(dependencies: Deps, change: Change, request: Request, user: UserPath, body: UserBody) -> Response:
+def put_user(
+    dependencies: Deps,
+    change: Change,
+    request: Request,
+    user: UserPath,
+    body: UserBody,
+    if_match: Annotated[Literal["*"] | None, Header(description="404 instead of adding an unknown user.")] = None,
+) -> Response:
     """The keys of a disabled user are refused. The user's jobs continue."""
 
     def effect(session: Session) -> Answer:
         connection = session.connection()
+        if if_match is not None:
+            found_or_404(access.user(connection, user), f"user {user!r}")
         now_s = dependencies.now_s()
         access.add_user(connection, user, now_s)
         access.set_disabled(connection, user, now_s if body.disabled else None)

@@ -82,6 +82,14 @@ def test_users_and_projects(cli: CliWorld) -> None:
     assert cli.run("project", "remove", "nlp", "ada").exit_code == 1
 
 
+@pytest.mark.parametrize("verb", ["disable", "enable"])
+def test_a_mistyped_user_is_neither_added_nor_said_to_be_disabled(cli: CliWorld, verb: str) -> None:
+    cli.run("user", "add", "raoul")
+    result = cli.run("user", verb, "raal")
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", "error: There is no user 'raal'.\n")
+    assert [user["name"] for user in document(cli, "user", "list")["users"]] == ["raoul"]
+
+
 def test_the_log_of_changes_is_shown(cli: CliWorld) -> None:
     cli.submit()
     assert cli.run("job", "priority", "1", "--set", "7").exit_code == 0

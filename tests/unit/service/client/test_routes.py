@@ -57,6 +57,7 @@ SAMPLES: dict[str, Any] = {
     "reservation": {},
     "reservation_id": 1,
     "role": "viewer",
+    "known": True,
     "run": 1,
     "scope": "user",
     "server": {"name": "d", "gpus": 2},
