@@ -210,7 +210,10 @@ class Submitter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ApiDependencies:
-    """Everything that :func:`service.api.app.create_app` needs. ``now_s``: seconds since the Unix epoch."""
+    """Everything that :func:`service.api.app.create_app` needs. ``now_s``: seconds since the Unix epoch.
+
+    ``machine``: the only names that a server can have, those of this machine; None where servers are elsewhere or pretended.
+    """
 
     settings: Settings
     database: Database
@@ -221,6 +224,7 @@ class ApiDependencies:
     attempts: Attempts
     fleet: Fleet
     process: Process
+    machine: frozenset[str] | None = None
     capacity: QueueCapacity = field(default_factory=QueueCapacity)
 
     @contextmanager

@@ -23,6 +23,10 @@ CPUS_PER_SERVER_MAX = 65_536
 _BYTES_PER_GIGABIT = 1e9 / 8
 
 
+NOT_THIS_MACHINE = "not this machine, where executor=local runs all jobs"
+"""Why a server cannot be used: it would be down for ever."""
+
+
 class ClusterFileError(YamlFileError):
     """A cluster file that cannot be used."""
 

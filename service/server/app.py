@@ -120,7 +120,8 @@ class Service:
         make_recorder(settings)
         configured_shadow(settings)
         gpus = gpus_of_host(settings)
-        known, own = self._known_servers(gpus)
+        known, machine = self._known_servers(gpus)
+        self.machine = machine if settings.executor == "local" else None
         self.database = open_current(settings.database_url)
         stack.callback(self.database.close)
         bind(settings.data_dir, database_id(self.database))
@@ -130,7 +131,7 @@ class Service:
         self.socket = stack.enter_context(listen(settings.host, settings.port))
         self.servers = OwnServers(self.database, known, settings.cluster)
         stored = stored_cluster(self.database, known)
-        self.executor = make_executor(settings, self.clock, stored, gpus, own, self.socket.getsockname()[:2])
+        self.executor = make_executor(settings, self.clock, stored, gpus, machine, self.socket.getsockname()[:2])
         stack.callback(self.executor.attempts.close)
         self.lead = LeaderLease(self.database, LEADER_LEASE, self.host.id, settings.leader_lease_s)
         agent = Agent(
@@ -206,6 +207,7 @@ class Service:
             attempts=self.executor.attempts,
             fleet=ServiceFleet(database, self._attempts_host),
             process=process,
+            machine=self.machine,
         )
 
     def _register(self) -> None:

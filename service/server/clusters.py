@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from policies.model.cluster import Cluster, Gangs, Server
 from policies.training.gpu_names import types_meant
 from policies.training.gpu_speed import speed_warnings, with_assumed_speed, with_published_speed
-from service.config.cluster_file import ClusterFileError, load_cluster, load_servers
+from service.config.cluster_file import NOT_THIS_MACHINE, ClusterFileError, load_cluster, load_servers
 from service.config.environment import is_loopback
 from service.config.settings import Settings, env_name
 from service.db.servers import enroll, stored_cluster
@@ -122,8 +122,7 @@ def local_servers(settings: Settings, gpus: Sequence[GpuInfo] | None) -> tuple[C
     if strange := [server.name for server in cluster.servers if server.name not in here]:
         raise ClusterFileError(
             f"{settings.cluster}: servers",
-            f"{_listed(strange)}: not this machine, where executor=local runs all jobs; list {names} alone, set executor=slurm "
-            f"or executor=ray, {pretend}",
+            f"{_listed(strange)}: {NOT_THIS_MACHINE}; list {names} alone, set executor=slurm or executor=ray, {pretend}",
         )
     for server in cluster.servers:
         has = here[server.name]

@@ -121,6 +121,7 @@ class World:
     log_holders: dict[JobId, str] = field(default_factory=dict)
     services: list[ServiceNow] = field(default_factory=list)
     host: str = "b"
+    machine: frozenset[str] | None = None
     on_pass: Callable[[], None] | None = None
 
     def dependencies(self) -> ApiDependencies:
@@ -134,6 +135,7 @@ class World:
             attempts=WorldAttempts(self),
             fleet=WorldFleet(self),
             process=WorldProcess(self),
+            machine=self.machine,
         )
 
     def waits_for_the_loop(self) -> None:

@@ -2,14 +2,17 @@
 
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from httpx import Client, Response
 
 from policies.model.cluster import Server
+from service.api.app import create_app
 from service.wire import examples
-from tests.api.conftest import World
+from tests.api.client import client_of
+from tests.api.conftest import World, make_world
 from tests.api.helpers import assert_problem
 
 
@@ -106,6 +109,21 @@ def test_a_server_without_a_speed_is_warned_of(client: Client, world: World) -> 
     assert client.get("/v1/cluster").json()["warnings"] == []
     world.servers.append(replace(request.server_spec, name="x"))
     assert client.get("/v1/cluster").json()["warnings"] == [warning]
+
+
+def test_a_server_that_could_never_come_up_is_refused(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    world.machine = frozenset({"a"})
+    with client_of(create_app(world.dependencies()), world.token) as client:
+        refusal = assert_problem(client.post("/v1/cluster/servers", json=examples.SERVER), "conflict")
+        here = assert_problem(client.post("/v1/cluster/servers", json=examples.SERVER | {"name": "a"}), "conflict")
+    assert refusal["detail"] == (
+        "Server 'gpu-07' is not this machine, where executor=local runs all jobs; set executor=slurm or executor=ray, "
+        "or add 'virtual: true' to the cluster file to have this machine pretend."
+    )
+    assert here["detail"] == "A server named 'a' already exists."
+    assert world.store.pending_requests(10) == []
+    world.database.close()
 
 
 def test_a_servers_name_is_taken_once(client: Client, world: World) -> None:

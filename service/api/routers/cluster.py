@@ -18,6 +18,7 @@ from service.api.paging import SERIAL, Page, Paging
 from service.api.permissions import OPERATE, READ
 from service.api.problems import Problem, ProblemType
 from service.api.routers.common import NoBody, Routes, large
+from service.config.cluster_file import NOT_THIS_MACHINE
 from service.db import reads
 from service.db.reservations import open_reservations
 from service.db.store import DuplicateServer
@@ -115,7 +116,10 @@ def _drained_by(row: Row[Any]) -> list[Literal["operator", "health", "engine"]]:
 
 @routes.change("POST", "/cluster/servers", OPERATE, "Add a server", AcceptedServerDocument)
 def add_server(dependencies: Deps, change: Change, body: ServerBody) -> Response:
-    """Jobs may use it from the next cycle on."""
+    """Jobs may use it from the next cycle on. With executor=local only servers of a virtual cluster can be added."""
+    if dependencies.machine is not None and body.name not in dependencies.machine:
+        advice = "set executor=slurm or executor=ray, or add 'virtual: true' to the cluster file to have this machine pretend"
+        raise Problem(ProblemType.CONFLICT, f"Server {body.name!r} is {NOT_THIS_MACHINE}; {advice}.")
     server = Server(
         name=body.name,
         gpus=body.gpus,
