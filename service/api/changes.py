@@ -39,13 +39,18 @@ class ChangeRequest:
         server: str | None = None,
         detail: Mapping[str, Any] | None = None,
         warnings: Sequence[str] = (),
+        target: str | None = None,
     ) -> Answer:
-        """Store a request to the scheduling loop, and answer that the next cycle acts on it. ``detail`` is for the audit log."""
+        """Store a request to the scheduling loop, and answer that the next cycle acts on it.
+
+        ``detail`` and ``target`` (by default the server, else what the path names) are for the audit log.
+        """
         self._dependencies.store.add_request(session, request)
         accepted = AcceptedServerDocument(accepted=request.kind.value, job_id=request.job, server=server)
         if warnings:
             accepted["warnings"] = list(warnings)
-        target = None if server is None else f"server {server}"
+        if server is not None:
+            target = f"server {server}"
         return Answer(202, accepted, target=target, detail=detail or {})
 
     def ask(self, effect: Effect) -> Response:

@@ -13,9 +13,11 @@ from sqlalchemy.exc import DBAPIError
 from service.api.app import create_app
 from service.background.prune import prune
 from service.db.audit import Entry, Origin, Outcome, record
+from service.db.limits import StoredLimit, store_limit
 from service.db.session import Database
 from service.db.tables import AUDIT_LOG, JOBS
 from service.domain.access import LOCAL, Role
+from service.engine.limits import LimitOwner, OwnerLimit, Scope
 from tests.api.client import client_of
 from tests.api.conftest import NOW_S, World, make_world
 from tests.api.helpers import assert_problem, plain_job
@@ -68,6 +70,34 @@ def test_details_tell_what_the_path_does_not(client: Client) -> None:
     told = [(line["target"], line["detail"]) for line in reversed(lines(client))]
     assert told[:3] == [("jobs 1-2", {"jobs": 2}), ("job 2", {"priority": 7}), ("job 2", {"preempt": True})]
     assert told[3][0] == "server new"
+
+
+def test_who_was_paused_and_what_was_set_is_told(client: Client) -> None:
+    client.post("/v1/queue/pause", json={"user": "ada", "reason": "too many"})
+    client.post("/v1/queue/pause", json={"project": "nlp"})
+    client.post("/v1/queue/pause", json={})
+    client.put("/v1/quotas/user/ada", json={"gpus_running_max": 1})
+    client.delete("/v1/quotas/user/ada")
+    period = {"starts_at": "2026-01-02T00:00:00Z", "ends_at": "2026-01-03T00:00:00Z"}
+    client.post("/v1/reservations", json={"servers": ["a"], "user": "ada", "reason": "demo", **period})
+    told = [(line["target"], line["detail"]) for line in reversed(lines(client))]
+    reserved = {"servers": ["a"], **period, "user": "ada", "preempt": True, "reason": "demo"}
+    assert told == [
+        ("user ada", {"reason": "too many"}),
+        ("project nlp", {}),
+        ("queue", {}),
+        ("quota user ada", {"gpus_running_max": 1, "jobs_queued_max": None}),
+        ("quota user ada", {}),
+        ("reservation 6", reserved),
+    ]
+
+
+def test_a_resumed_part_of_the_queue_is_named(client: Client, world: World) -> None:
+    stored = StoredLimit(LimitOwner(Scope.USER, "ada"), OwnerLimit(paused=True), None)
+    with world.database.writing() as session:
+        store_limit(session.connection(), stored, NOW_S)
+    assert client.post("/v1/queue/resume", json={"user": "ada"}).status_code == 202
+    assert [line["target"] for line in lines(client)] == ["user ada"]
 
 
 def test_quotas_arrays_and_reservations_are_named_as_such(client: Client) -> None:

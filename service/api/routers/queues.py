@@ -54,9 +54,10 @@ def list_queue(caller: Caller, dependencies: Deps, leader: ToLeader, paging: Pag
 )
 def pause(dependencies: Deps, change: Change, body: PauseBody) -> Response:
     """No job of this part starts until it is resumed. Running jobs continue, and jobs may be submitted."""
-    now_s = dependencies.now_s()
-    request = EngineRequest(0, RequestKind.QUEUE_PAUSED, now_s, owner=_owner(body), note=body.reason)
-    return change.ask(lambda session: change.accept(session, request))
+    owner = _owner(body)
+    request = EngineRequest(0, RequestKind.QUEUE_PAUSED, dependencies.now_s(), owner=owner, note=body.reason)
+    detail = {"reason": body.reason} if body.reason else {}
+    return change.ask(lambda session: change.accept(session, request, detail=detail, target=_target(owner)))
 
 
 @routes.change("POST", "/queue/resume", OPERATE, "Resume the queue, or a part of it", AcceptedDocument, 404)
@@ -68,9 +69,14 @@ def resume(dependencies: Deps, change: Change, body: QueuePartBody) -> Response:
     def effect(session: Session) -> Answer:
         if not stored_limit(session.connection(), owner).limit.paused:
             raise Problem(ProblemType.NOT_FOUND, f"{owner.title} is not paused.")
-        return change.accept(session, request)
+        return change.accept(session, request, target=_target(owner))
 
     return change.ask(effect)
+
+
+def _target(owner: LimitOwner) -> str:
+    """The part of the queue for the audit log: the path does not name it."""
+    return "queue" if owner == QUEUE else f"{owner.scope.value} {owner.name}"
 
 
 def _owner(body: QueuePartBody) -> LimitOwner:

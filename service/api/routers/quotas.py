@@ -79,6 +79,7 @@ def _change(
         request = EngineRequest(0, RequestKind.QUOTA_SET, now_s, owner=owner, gpus_running_max=wanted.gpus_running_max)
         dependencies.store.add_request(session, request)
         after = stored_limit(connection, owner)
-        return Answer(200, quota_document(after, uses(connection).get(owner, Use())))
+        detail = {} if body is None else body.model_dump()
+        return Answer(200, quota_document(after, uses(connection).get(owner, Use())), detail=detail)
 
     return change.ask(effect)

@@ -1,7 +1,7 @@
 """Reservations: servers set aside for a time, for a user or a project, or for maintenance."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import Path, Response
 from sqlalchemy import Connection
@@ -36,6 +36,9 @@ routes = Routes("cluster")
 
 AHEAD_S_MAX = 366 * 86_400.0
 """A reservation ends within a year: a later one is a mistake in a date."""
+
+_UNLOGGED: Final = frozenset({"id", "created_at", "active"})
+"""What the line of a new reservation in the audit log says already, or what changes later."""
 
 NumberPath = Annotated[Id, Path(description="The reservation's number.")]
 
@@ -74,7 +77,8 @@ def reserve(dependencies: Deps, change: Change, caller: Caller, body: Reservatio
         stored = open_reservation(connection, number)
         assert stored is not None
         document = _document(stored, names, now_s, caller)
-        return Answer(201, document, "/v1/reservations", target=f"reservation {number}")
+        detail = {key: value for key, value in document.items() if key not in _UNLOGGED and value is not None}
+        return Answer(201, document, "/v1/reservations", target=f"reservation {number}", detail=detail)
 
     return change.ask(effect)
 
