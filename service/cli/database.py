@@ -66,7 +66,7 @@ def backup_command(
     """Back up the whole database to one file. The service may be running. The file contains secrets."""
     from service.db.backup import back_up
 
-    settings = _prepared(database_url, data_dir)
+    settings = _settings(database_url, data_dir)
     with _database_faults():
         manifest = back_up(settings.database_url, file)
     rows = {name: part.rows for name, part in manifest.tables.items()}
@@ -99,7 +99,7 @@ def check_command(
     """Check the database: its file, its schema, and the relations between jobs, attempts, GPUs and requests."""
     from service.db.check import check
 
-    settings = _prepared(database_url, data_dir)
+    settings = _settings(database_url, data_dir)
     with _database_faults():
         health = check(settings.database_url)
     if as_json:
@@ -159,11 +159,16 @@ def import_command(
     print_result({"schema": "sooner.history.import/1", **loaded._asdict()}, text, as_json)
 
 
+def _settings(database_url: str | None, data_dir: Path | None) -> Settings:
+    """The settings of a command that only reads the database: it makes no folder."""
+    return settings_or_fail({"database_url": database_url, "data_dir": data_dir})
+
+
 def _prepared(database_url: str | None, data_dir: Path | None) -> Settings:
-    """The settings of a command that opens the database; the folder of the default one is made if need be."""
+    """The settings of a command that writes the database; the folder of the default one is made if need be."""
     from service.config.settings import SettingsError
 
-    settings = settings_or_fail({"database_url": database_url, "data_dir": data_dir})
+    settings = _settings(database_url, data_dir)
     try:
         settings.prepare_data_dir()
     except SettingsError as error:

@@ -33,7 +33,7 @@ def load_history(file: Path, database_url: str, source: str, *, start_s: float |
     """Read the table and add its jobs. Times are seconds since the Unix epoch.
 
     Without ``start_s`` (when second 0 of the table was) the last job ends at ``now_s``. An empty database gets its schema.
-    Raises :class:`HistoryError`, and DatabaseUrlError for a URL that names nothing.
+    Raises :class:`HistoryError`, also if a job would end after ``now_s``, and DatabaseUrlError for a URL that names nothing.
     """
     try:
         workload = read_workload(file)
@@ -46,8 +46,14 @@ def add_history(
     workload: Workload, database_url: str, source: str, *, start_s: float | None, now_s: float
 ) -> LoadedHistory:
     """The same for a workload that is in memory."""
+    last_end_s = max((_end_s(row) for row in workload.jobs), default=0.0)
     if start_s is None:
-        start_s = now_s - max((_end_s(row) for row in workload.jobs), default=0.0)
+        start_s = now_s - last_end_s
+    elif start_s + last_end_s > now_s:
+        late_s = start_s + last_end_s - now_s
+        raise HistoryError(
+            f"--start: the last job of the table would end {late_s:,.0f} s from now; all jobs of a history have ended"
+        )
     where = state(database_url)
     if where not in (SchemaState.EMPTY, SchemaState.CURRENT):
         raise HistoryError(where.sentence)

@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from importlib.metadata import PathDistribution
 from pathlib import Path
 from typing import Any
@@ -272,6 +274,20 @@ def test_history_without_a_start_ends_now(tmp_path: Path) -> None:
     assert before_s - 1 <= newest_s <= time.time() + 1
 
 
+def test_a_history_that_has_not_ended_is_refused(tmp_path: Path) -> None:
+    table_file = tmp_path / "past.csv"
+    table_file.write_text(HISTORY)
+    start = datetime.fromtimestamp(time.time() + 900.0, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    arguments = ["history", "import", str(table_file), "--start", start, "--data-dir", str(tmp_path / "data")]
+    result = RUNNER.invoke(app, arguments)
+    assert result.exit_code == 2
+    assert re.fullmatch(
+        r"error: --start: the last job of the table would end (99\d|1,000) s from now; all jobs of a history have ended\n",
+        result.stderr,
+    )
+    assert not (tmp_path / "data" / "sooner.db").exists()
+
+
 def test_a_broken_history_is_one_line(tmp_path: Path) -> None:
     table_file = tmp_path / "past.csv"
     table_file.write_text(HISTORY.replace("7.5", "-7.5"))
@@ -288,6 +304,16 @@ def test_the_name_of_our_own_history_cannot_be_taken(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "is reserved for the jobs of this service" in result.stderr
     assert labels(f"sqlite:///{tmp_path / 'data' / 'sooner.db'}") == []
+
+
+@pytest.mark.parametrize("command", [["check"], ["backup", "b.zip"]])
+def test_what_only_reads_the_database_makes_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = RUNNER.invoke(app, ["db", *command, "--data-dir", str(tmp_path / "none")])
+    assert result.exit_code == 1 and "empty" in result.output
+    assert list(tmp_path.iterdir()) == []
 
 
 # Finding the service
