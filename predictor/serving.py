@@ -16,14 +16,12 @@ import numpy as np
 
 from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Reported, Unit
 from policies.model.ids import JobId
-from policies.model.placement import Slowdown
 from predictor.aggregation import AGGREGATION
-from predictor.dataset import UNITS, Example, Knowledge, replay
+from predictor.dataset import UNITS, Knowledge, replay
 from predictor.experts import BASIC, BaselineScores
 from predictor.fallback import (
     LOG_MAX,
     TOO_FEW,
-    Basis,
     LogEstimate,
     basis_of,
     in_units,
@@ -49,6 +47,7 @@ from predictor.pending import (
     shadows,
 )
 from predictor.prequential import ROWS_MAX
+from predictor.queries import Query, run_models
 from predictor.recurrence import error_group
 from predictor.reported import revise, with_reported_total
 from predictor.rows import EndedRow, Submission, ended_row, newest_by_submission, request_submission
@@ -80,25 +79,6 @@ class PredictorStatus:
     known_jobs: Mapping[Unit, int]
     pending: int
     drift_alarms: Mapping[Unit, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Query:
-    """One request while it is being answered.
-
-    ``basis`` is the past that it rests on. ``raw`` are the models' log quantiles, by kind; ``quantiles`` those of every expert
-    and of the aggregation, by the names of their shadows. ``estimate`` is the answer.
-    """
-
-    submission: Submission
-    unit: Unit
-    example: Example
-    basis: Basis | None
-    seconds_per_unit: float | None
-    raw: dict[str, Array] = field(default_factory=dict)
-    quantiles: dict[str, Array] = field(default_factory=dict)
-    estimate: Estimate | None = None
-    slowdown: Slowdown | None = None
 
 
 def _version(model: TrainedModel | None) -> str:
@@ -343,7 +323,7 @@ class LivePredictor:
             queries = self._prepare(requests, first)
         prepared = [query for query in queries if query is not None]
         if model is not None:
-            _run_models(model, prepared)
+            run_models(model, prepared)
         with self._lock:
             for unit, bucket in sorted({(query.unit, query.example.bucket) for query in prepared}):
                 alike = [query for query in prepared if query.unit is unit and query.example.bucket == bucket]
@@ -422,9 +402,9 @@ class LivePredictor:
             if len(self._pending) > PENDING_MAX:
                 self._pending.popitem(last=False)
 
-    def _prepare(self, requests: Sequence[PredictionRequest], first: Sequence[int]) -> list[_Query | None]:
+    def _prepare(self, requests: Sequence[PredictionRequest], first: Sequence[int]) -> list[Query | None]:
         """The queries of the requests at the positions in ``first``, in their order."""
-        queries: list[_Query | None] = []
+        queries: list[Query | None] = []
         submissions = [request_submission(request) for request in requests]
         # All are open before the first is looked at, so the order of a batch does not matter.
         for submission in submissions:
@@ -447,7 +427,7 @@ class LivePredictor:
             return submission
         return replace(submission, submitted_at_s=max(submission.submitted_at_s, pending.as_of_s))
 
-    def _query(self, request: PredictionRequest, submission: Submission) -> _Query:
+    def _query(self, request: PredictionRequest, submission: Submission) -> Query:
         measured_s = self._throughput.lookup(submission.recurrence, submission.gpus, submission.gpu_type)
         speed_known = measured_s is not None or request.spec.stage_graph is not None
         # A profile run is stopped early, so the program's iterations do not apply. Its walltime limits the seconds.
@@ -472,9 +452,9 @@ class LivePredictor:
             slowdown = None if self._speeds is None else self._speeds.slowdown(spec)
         elif self._slowdowns is not None and spec.gpus > 1:
             slowdown = self._slowdowns.slowdown(spec)
-        return _Query(submission, unit, example, basis, seconds, slowdown=slowdown)
+        return Query(submission, unit, example, basis, seconds, slowdown=slowdown)
 
-    def _keep(self, model: TrainedModel | None, queries: Sequence[_Query | None]) -> list[Prediction | None]:
+    def _keep(self, model: TrainedModel | None, queries: Sequence[Query | None]) -> list[Prediction | None]:
         """The answers with their shadows; the first prediction of a job is kept until it ends."""
         answered = [query for query in queries if query is not None and query.estimate is not None]
         kept = iter(shadows([query.quantiles for query in answered]))
@@ -492,7 +472,7 @@ class LivePredictor:
                 pending.current = model is self._champion
         return predictions
 
-    def _answer(self, model: TrainedModel | None, unit: Unit, bucket: int, queries: Sequence[_Query]) -> None:
+    def _answer(self, model: TrainedModel | None, unit: Unit, bucket: int, queries: Sequence[Query]) -> None:
         """Combine the experts' predictions for jobs of one unit and history bucket: one array operation for all."""
         known = [query for query in queries if query.basis is not None]
         if known:
@@ -523,7 +503,7 @@ class LivePredictor:
                 self._complete(query, None, None, "")
 
     @staticmethod
-    def _chosen(query: _Query, leading: Sequence[tuple[str, float]], points: Array, modelled: bool) -> LogEstimate:
+    def _chosen(query: Query, leading: Sequence[tuple[str, float]], points: Array, modelled: bool) -> LogEstimate:
         assert query.basis is not None, "only jobs with a past have experts"
         if not modelled:
             source = query.basis.source + ("" if query.basis.trusted else TOO_FEW)
@@ -532,7 +512,7 @@ class LivePredictor:
         # A model may rank jobs even where the past alone is too thin to.
         return LogEstimate(points, f"{query.basis.source}; weights: {words}", True)
 
-    def _complete(self, query: _Query, chosen: LogEstimate | None, served: Array | None, version: str) -> None:
+    def _complete(self, query: Query, chosen: LogEstimate | None, served: Array | None, version: str) -> None:
         """Add a declaration and the limit of the walltime. Never raises."""
         try:
             query.estimate = self._estimate(query, chosen, served, version)
@@ -540,7 +520,7 @@ class LivePredictor:
             _log.exception("the estimate of job %s failed; it is ranked by attained service", query.submission.job)
 
     def _estimate(
-        self, query: _Query, chosen: LogEstimate | None, served: Array | None, version: str
+        self, query: Query, chosen: LogEstimate | None, served: Array | None, version: str
     ) -> Estimate | None:
         unit, submission = query.unit, query.submission
         log_point = None if served is None else float(served[MIDDLE])
@@ -584,22 +564,3 @@ class LivePredictor:
         """The model of this version, as long as it serves."""
         with self._lock:
             return self._champion if _version(self._champion) == version else None
-
-
-def _run_models(model: TrainedModel, queries: Sequence[_Query]) -> None:
-    """Run each kind of model on the queries of its unit, in one call each, into their ``raw``. One that fails is left out."""
-    for unit, head in model.heads.items():
-        ready = [query for query in queries if query.unit is unit and not math.isnan(query.example.base)]
-        if not ready:
-            continue
-        features = np.array([query.example.features for query in ready])
-        bases = np.array([query.example.base for query in ready])
-        for kind, estimator in head.estimators.items():
-            try:
-                quantiles = bases[:, None] + estimator.predict_quantiles(features)
-            except Exception:
-                _log.exception("model %s/%s failed; the other experts answer", model.version, kind)
-                continue
-            for query, row in zip(ready, quantiles, strict=True):
-                if np.isfinite(row).all():
-                    query.raw[kind] = row

@@ -6,13 +6,10 @@ which may hang with the folder. Whatever it finds out is stored in single assign
 
 import logging
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
-from policies.model.ids import AttemptId, ServerIndex
+from policies.model.ids import AttemptId
 from policies.model.reasons import Reason
 from service.engine.commands import Launch
 from service.engine.crash_points import CrashPoint, reached
@@ -25,13 +22,12 @@ from service.executors.cluster.folder import NodeRecord
 from service.executors.cluster.progress import AttemptProgress
 from service.executors.cluster.shared import AttemptFolder, LaunchRecord, refresh
 from service.executors.cluster.submissions import Submissions
+from service.executors.cluster.surroundings import MARGIN_S, Dropped, StopOrder, Surroundings
 from service.executors.files import is_disk_full
 from service.runtime.accounts import NoAccount
 
 logger = logging.getLogger(__name__)
 
-MARGIN_S = 10.0
-"""Added to the times that node programs have for a stop: they look at the folder periodically."""
 START_S = 120.0
 """Longest time that the engine may let an attempt wait on its servers, and that all its servers may need to begin."""
 SETTLE_S = 5.0
@@ -43,62 +39,6 @@ _RETRY_S = 1.0
 _REASONS = frozenset(Reason)
 _WARNED = frozenset(Warned)
 _KINDS = {"exited": ReportKind.EXITED, "launch_failed": ReportKind.LAUNCH_FAILED, "lost": ReportKind.LOST}
-
-
-class StopOrder(NamedTuple):
-    """A stop as it is wanted. A later one counts only if it is stronger: without a warning.
-
-    ``fencing_token``: of the newest leader that has ordered it here; None if it was only found in the folder.
-    """
-
-    warning_signal: str | None
-    grace_s: float
-    fencing_token: int | None = None
-
-    @property
-    def takes_s(self) -> float:
-        """Longest time in which node programs carry it out."""
-        # The grace period counts twice: after the warning, and after SIGTERM.
-        return (1 if self.warning_signal is None else 2) * self.grace_s + MARGIN_S
-
-
-class Dropped(Exception):
-    """The attempt is not one of the executor's any more: its folder has nothing of it, or its end is acknowledged already.
-
-    ``refused``: a newer leader has sent commands, so those of this one are not carried out.
-    """
-
-    def __init__(self, refused: bool = False) -> None:
-        super().__init__()
-        self.refused = refused
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What all attempts of an executor share.
-
-    ``now_s``: Unix time for reports. ``elapsed_s``: a monotonic clock. ``prepare``: makes folder and record for a launch;
-    raises OSError, NoAccount or LookupError. ``open``: makes the folder of an attempt without a launch, and returns its
-    inbox. ``close``: the attempt is not live any more. ``fenced``: while it is held, no leader sends a command with a newer
-    fencing token; raises :class:`Dropped` if one has. ``call``: have submissions and cancellations of the attempt carried out
-    soon. ``ask``: have the engine asked soon. ``position``: of a server in the cluster. ``running_pause_s``: between two
-    looks at an attempt that runs. ``exact_gpus``: as in Abilities. ``poll_s``: time between two answers of the engine.
-    """
-
-    engine: str
-    now_s: Callable[[], float]
-    elapsed_s: Callable[[], float]
-    prepare: Callable[[Launch], LaunchRecord]
-    open: Callable[[AttemptId], Path]
-    close: Callable[[AttemptId], None]
-    fenced: Callable[[int], AbstractContextManager[None]]
-    call: Callable[[AttemptId], None]
-    ask: Callable[[], None]
-    position: Callable[[str], ServerIndex | None]
-    running_pause_s: Callable[[], float]
-    exact_gpus: bool
-    lease_s: float
-    poll_s: float
 
 
 class ClusterAttempt:

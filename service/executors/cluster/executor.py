@@ -31,7 +31,7 @@ from service.engine.events import Report
 from service.engine.ports import Abilities, AttemptStatus, Clock, ExecutorUnavailable, FoundServer
 from service.executors import folder as names
 from service.executors.cluster import folder as shared
-from service.executors.cluster.attempt import ClusterAttempt, Dropped, StopOrder, Surroundings
+from service.executors.cluster.attempt import ClusterAttempt
 from service.executors.cluster.calls import EngineCalls
 from service.executors.cluster.checks import NodeChecks
 from service.executors.cluster.driver import (
@@ -47,6 +47,7 @@ from service.executors.cluster.plan import PlanNode, cluster_plan, on_nodes
 from service.executors.cluster.runtime import check_program, install_runtime, node_program
 from service.executors.cluster.servers import ServerMirror
 from service.executors.cluster.shared import ATTEMPTS, LaunchRecord, LiveIndex, cluster_id
+from service.executors.cluster.surroundings import Dropped, StopOrder, Surroundings
 from service.executors.cluster.workers import Workers
 from service.executors.fencing import Fence
 from service.executors.keys import AttemptKeys

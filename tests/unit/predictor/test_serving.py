@@ -193,13 +193,13 @@ def _elements(array: int, count: int) -> list[PredictionRequest]:
 
 def test_the_elements_of_an_array_share_one_prediction_and_are_scored_each(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    run_models = serving._run_models
+    run_models = serving.run_models
 
     def counted(model: TrainedModel, queries: Sequence[Any]) -> None:
         asked.append(len(queries))
         run_models(model, queries)
 
-    monkeypatch.setattr(serving, "_run_models", counted)
+    monkeypatch.setattr(serving, "run_models", counted)
     predictor = _warm()
     predictor.use(small_model())
     first, second, single = _elements(6_000, 5), _elements(7_000, 3), _ask(8_000)

@@ -14,10 +14,11 @@ from service.engine.events import ReportKind
 from service.engine.ports import AttemptStatus
 from service.executors import folder as names
 from service.executors.cluster import folder as shared
-from service.executors.cluster.attempt import MARGIN_S, START_S, ClusterAttempt, Dropped, StopOrder, Surroundings
+from service.executors.cluster.attempt import START_S, ClusterAttempt
 from service.executors.cluster.driver import EngineEnd, EngineJob, EngineJobState
 from service.executors.cluster.shared import LAUNCH, AttemptFolder, LaunchRecord
 from service.executors.cluster.submissions import Submissions
+from service.executors.cluster.surroundings import MARGIN_S, Dropped, StopOrder, Surroundings
 from service.executors.seal import Seal
 from tests.local_executor import launch
 
