@@ -70,7 +70,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.RESERVED: "GPUs are being vacated for the job; it starts when the jobs on them have stopped.",
     Reason.HELD: "The job is held; it can start when it is released.",
     Reason.DEPENDENCY: "The job waits for the jobs in 'after'.",
-    Reason.RETRY_BACKOFF: "The last attempt failed; the job is retried after a pause.",
+    Reason.RETRY_BACKOFF: "The last attempt failed, or yielded without progress; the job starts again after a pause.",
     Reason.QUOTA: "The job's user, project or array has reached its GPU limit; the job can start when it holds fewer "
     "GPUs.",
     Reason.QUEUE_PAUSED: "The queue, or the user's or project's part of it, is paused; the job can start when it is resumed.",

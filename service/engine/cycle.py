@@ -26,7 +26,7 @@ class EngineSettings:
     """Limits and costs of the engine. Seconds; counts."""
 
     retry_backoff_s: float = 0.0
-    """Pause before a failed job may start again, times the number of failures so far."""
+    """Pause before a failed job may start again, times the number of failures so far; likewise after yields without progress."""
     yields_max: int = 1000
     """Unrequested exits with code 75 after which a job fails. The limit ends programs that yield for ever."""
     facts_per_cycle_max: int = 10_000

@@ -19,6 +19,8 @@ from service.engine.record import AttemptRecord, JobRecord
 
 EXIT_YIELD = 75
 """EX_TEMPFAIL: the program has checkpointed and is ready to resume."""
+YIELDS_COUNTED_MAX = 30
+"""The pause after a yield without progress grows with the yields so far, up to this number: some may have made progress."""
 
 _REASON_OF_END = {
     ReportKind.EXITED: Reason.CRASHED,
@@ -324,11 +326,19 @@ def _end_cancelled(cycle: Cycle, job: JobRecord, report: Report) -> None:
 
 
 def _end_yielded(cycle: Cycle, job: JobRecord) -> None:
+    attempt = job.attempt
+    assert attempt is not None
+    gained = job.reports_iterations and job.iterations > attempt.resume_iteration
+    served_s = job.service_s - attempt.resume_service_s
     cycle.close_attempt(job, AttemptState.COMPLETED, Reason.YIELDED, EXIT_YIELD)
     job.yields += 1
     if job.yields > cycle.settings.yields_max:
         cycle.finish(job, JobState.FAILED, Cause.YIELDED, Reason.YIELDS_EXHAUSTED)
     else:
+        # What yields at once would start dozens of times a minute, and hold its GPUs for nothing.
+        pause_s = cycle.settings.retry_backoff_s * min(job.yields, YIELDS_COUNTED_MAX)
+        if not gained and served_s < pause_s:
+            _pause(cycle, job, pause_s)
         _requeue(cycle, job, Cause.YIELDED, Reason.YIELDED)
 
 
@@ -340,11 +350,14 @@ def _fail_or_retry(cycle: Cycle, job: JobRecord, reason: Reason, detail: str) ->
         final = reason if job.spec.max_retries == 0 else Reason.RETRIES_EXHAUSTED
         cycle.finish(job, JobState.FAILED, Cause.FATAL_FAILURE, final, detail or str(reason))
     else:
-        pause_s = cycle.settings.retry_backoff_s * job.retries
-        if pause_s > 0.0:
-            job.not_before_s = cycle.now_s + pause_s
-            cycle.timer(job.not_before_s, job.id)
+        _pause(cycle, job, cycle.settings.retry_backoff_s * job.retries)
         _requeue(cycle, job, Cause.RETRYABLE_FAILURE, reason, detail)
+
+
+def _pause(cycle: Cycle, job: JobRecord, pause_s: float) -> None:
+    if pause_s > 0.0:
+        job.not_before_s = cycle.now_s + pause_s
+        cycle.timer(job.not_before_s, job.id)
 
 
 def _requeue(cycle: Cycle, job: JobRecord, cause: Cause, reason: Reason, detail: str = "") -> None:

@@ -141,6 +141,30 @@ def test_yields_use_no_retry_but_are_not_endless() -> None:
     story.until(4).fails("a", Reason.YIELDS_EXHAUSTED)
 
 
+def test_a_pause_after_each_yield_without_progress_grows_up_to_a_limit() -> None:
+    story = one(retry_backoff_s=10.0).job("a", runs_s=1e6, max_retries=0).until(1)
+    at_s = 2.0
+    for count in range(1, 33):
+        story.says(Report(ReportKind.EXITED, at_s, story.attempt("a"), exit_code=75))
+        story.until(at_s).requeues("a", Cause.YIELDED).waits("a", Reason.RETRY_BACKOFF)
+        pause_s = 10.0 * min(count, 30)
+        story.until(at_s + pause_s - 0.1).starts()
+        story.until(at_s + pause_s).starts("a")
+        at_s += pause_s + 1.0
+    assert (story.record("a").yields, story.record("a").retries) == (32, 0)
+
+
+@pytest.mark.parametrize(("iterations", "runs_s", "paused"), [((), 9.0, True), ((), 11.0, False), ((5.0,), 1.0, False)])
+def test_no_pause_follows_a_yield_that_brought_a_job_on(
+    iterations: tuple[float, ...], runs_s: float, paused: bool
+) -> None:
+    story = one(retry_backoff_s=10.0).job("a", runs_s=1000).until(1)
+    for iteration in iterations:
+        story.says(Report(ReportKind.PROGRESS, 1.0, story.attempt("a"), iteration=iteration))
+    story.says(Report(ReportKind.EXITED, runs_s, story.attempt("a"), exit_code=75)).until(runs_s)
+    story.requeues("a", Cause.YIELDED).starts(*(() if paused else ("a",)))
+
+
 def test_a_walltime_ends_a_job_and_counts_all_its_attempts() -> None:
     story = cluster("1x1", policy("asrpt", guard_share=0))
     story.job("a", runs_s=1000, walltime_s=100.0).until(60)

@@ -99,7 +99,8 @@ class Deciding(BaseModel):
         10.0,
         0.0,
         86_400.0,
-        "Wait before a retry, multiplied by the failures so far. A broken file system may need time to recover.",
+        "Wait before a retry, multiplied by the failures so far. A broken file system may need time to recover. Also the wait "
+        "after a yield without a new iteration that ran for less than the wait, multiplied by the yields so far, at most 30.",
     )
     facts_per_cycle_max: int = between(
         100,
