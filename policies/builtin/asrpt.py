@@ -129,11 +129,6 @@ class Asrpt(RankedPolicy):
         state.mix.count(view, [job for job in arrived if job is not None])
         return state.mix.filling != filled
 
-    def reserve(self, view: ClusterView, state: SchedulerState, plan: Plan) -> None:
-        """Not while servers are filled: overdue jobs displace others then, and reserved GPUs would only idle."""
-        if not self.fills(state):
-            RankedPolicy.reserve(self, view, state, plan)
-
     def fill(self, context: PreemptionContext, plan: Plan) -> None:
         """Choose the jobs that run as a set."""
         if self.fills(context.state):

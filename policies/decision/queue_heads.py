@@ -25,19 +25,24 @@ class QueueHeads:
     """The heads in the order of their keys, without the jobs in ``done``. O(gang classes).
 
     ``together``: no head counts as infeasible unless all are. For policies in which it matters to other jobs that one was tried
-    and could not start.
+    and could not start. ``guarded_only``: of each class its guarded jobs, which come first in it.
     """
 
-    __slots__ = ("_context", "_done", "_together", "infeasible", "waiting")
+    __slots__ = ("_context", "_done", "_tier_max", "_together", "infeasible", "waiting")
 
-    def __init__(self, context: PreemptionContext, done: Set[JobId], *, together: bool) -> None:
+    def __init__(
+        self, context: PreemptionContext, done: Set[JobId], *, together: bool, guarded_only: bool = False
+    ) -> None:
         self.waiting: list[QueueHead] = []
         """A heap."""
         self.infeasible: list[QueueHead] = []
         self._context = context
         self._done = done
         self._together = together
+        self._tier_max = 0 if guarded_only else 1
         for gang, key in context.state.waiting.heads.items():
+            if key.tier > self._tier_max:
+                continue
             head = QueueHead(key, gang, 0) if key.job not in done else self._following(gang, 1)
             if head is not None:
                 (self.infeasible if self._is_infeasible(head) else self.waiting).append(head)
@@ -86,6 +91,8 @@ class QueueHeads:
         entries = self._context.state.waiting.classes[gang]
         while position < len(entries):
             key = entries[position]
+            if key.tier > self._tier_max:
+                break
             if key.job not in self._done:
                 return QueueHead(key, gang, position)
             position += 1

@@ -12,6 +12,7 @@ from policies.decision.preemption import PreemptionContext
 from policies.decision.protocols import Decider
 from policies.decision.queue_heads import QueueHead, QueueHeads
 from policies.decision.victims import find_victims
+from policies.model.ids import JobId
 from policies.model.reasons import Reason
 from policies.model.resources import demand_of
 from policies.model.view import ClusterView, JobView
@@ -55,8 +56,9 @@ def scan_queue_heads(
     scan.begin(view.now_s)
     wakes_before = len(plan.wakes_s)
     context = PreemptionContext(policy, view, state)
-    policy.fill(context, plan)
-    heads = QueueHeads(context, plan.placed.union(state.ledger.reservations), together=strict or policy.head_matters)
+    tried = _fill(policy, context, plan) if policy.fills(state) else ()
+    done = plan.placed.union(state.ledger.reservations, tried)
+    heads = QueueHeads(context, done, together=strict or policy.head_matters)
     _try_heads(policy, context, plan, heads, strict=strict)
     scan.repeat_at_s = min(plan.wakes_s[wakes_before:], default=math.inf)
     if scan.delayed and plan.actions:
@@ -64,6 +66,22 @@ def scan_queue_heads(
         scan.valid = False
     _block(view, state, plan, sorted(heads.infeasible)[:1] if strict else heads.infeasible)
     _migrate(context, plan)
+
+
+def _fill(policy: Scanner, context: PreemptionContext, plan: Plan) -> Sequence[JobId]:
+    """Try the guarded jobs, then place a set of the others at once; return the guarded jobs.
+
+    Each guarded job is tried as without filling: a small one would otherwise wait for as long as gangs come that fill more.
+    """
+    state = context.state
+    guarded = state.guard.members()
+    if any(job in state.waiting for job in guarded):
+        done = plan.placed.union(state.ledger.reservations)
+        heads = QueueHeads(context, done, together=False, guarded_only=True)
+        _try_heads(policy, context, plan, heads, strict=False)
+        _block(context.view, state, plan, heads.infeasible)
+    policy.fill(context, plan)
+    return guarded
 
 
 def _migrate(context: PreemptionContext, plan: Plan) -> None:

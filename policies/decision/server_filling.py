@@ -51,7 +51,8 @@ class Target:
 def fill_servers(context: PreemptionContext, plan: Plan) -> None:
     """Choose the jobs that shall run, start the waiting ones, and stop the jobs that hold GPUs which these need.
 
-    No other job is displaced in this decision; GPUs that stay free are for first fit. O((running jobs + prefix) log n).
+    Guarded jobs have had their turn before and are left out. No other job is displaced in this decision; GPUs that stay free
+    are for first fit. O((running jobs + prefix) log n).
     """
     view, state = context.view, context.state
     if not state.waiting:
@@ -66,8 +67,7 @@ def fill_servers(context: PreemptionContext, plan: Plan) -> None:
         if contender.runs:
             continue
         job = view.jobs[contender.key.job]
-        guarded = contender.key.tier == 0
-        found = _find(context, job, [victim for victim in victims if _gives_way(context, victim, job, guarded)])
+        found = _find(context, job, [victim for victim in victims if _gives_way(context, victim, job)])
         if found is None or not _pays(context, contender, found[1], target):
             continue
         candidate, stopped = found
@@ -81,13 +81,10 @@ def fill_servers(context: PreemptionContext, plan: Plan) -> None:
 
 
 def _displaceable(context: PreemptionContext) -> Iterator[JobView]:
-    """Running jobs that may be stopped, on servers that take new work.
-
-    Guarded jobs too: they come first in the order of all jobs, but filling the cluster goes before that order.
-    """
+    """Running jobs that may be stopped, on servers that take new work. Guarded jobs may not, so they are not in the index."""
     state, view = context.state, context.view
     priority = max((-key.minus_priority for key in state.waiting.heads.values()), default=0)
-    for job_id in (*state.running.keys, *state.guard.members()):
+    for job_id in state.running.keys:
         job = view.jobs[job_id]
         if job.state not in (JobState.STARTING, JobState.RUNNING) or job.placement is None:
             continue
@@ -110,7 +107,7 @@ def _target(context: PreemptionContext, running: Mapping[JobId, JobView], plan: 
     idle_gpus = left_gpus
     target: list[Contender] = []
     position: dict[JobId, int] = {}
-    for _, equals in groupby(_in_order(context, running, plan), key=lambda contender: contender.key[1:3]):
+    for _, equals in groupby(_in_order(context, running, plan, left_gpus), key=lambda contender: contender.key[1:3]):
         prefix: list[Contender] = []
         wanted_gpus = 0
         for contender in equals:
@@ -130,30 +127,32 @@ def _target(context: PreemptionContext, running: Mapping[JobId, JobView], plan: 
     return Target(target, position, idle_gpus)
 
 
-def _in_order(context: PreemptionContext, running: Mapping[JobId, JobView], plan: Plan) -> Iterator[Contender]:
-    """Running and waiting jobs, the best first. Waiting jobs are fetched one by one: O(log n) each."""
+def _in_order(
+    context: PreemptionContext, running: Mapping[JobId, JobView], plan: Plan, gpus_max: int
+) -> Iterator[Contender]:
+    """Running jobs, and waiting ones of at most ``gpus_max``, but no guarded ones; the best first.
+
+    Waiting jobs are fetched one by one: O(log n) each.
+    """
     state = context.state
     reserved = plan.placed.union(state.ledger.reservations)
 
     def stays(job: JobView) -> Contender:
-        tier = state.guard.tier(job.id)
-        level, rank = 0, 0.0
-        if tier:
-            level, rank = state.project_level(job), context.eta * context.rank(job) - context.price(job)
-        return Contender(JobKey(tier, -job.priority, level, rank, job.submitted_at_s, job.id), job.spec.gpus, runs=True)
+        level, rank = state.project_level(job), context.eta * context.rank(job) - context.price(job)
+        return Contender(JobKey(1, -job.priority, level, rank, job.submitted_at_s, job.id), job.spec.gpus, runs=True)
 
     def waits(gpus: int, entries: Iterable[JobKey]) -> Iterator[Contender]:
         for key in entries:
-            if key.job not in reserved:
+            if key.tier and key.job not in reserved:
                 yield Contender(key, gpus, runs=False)
 
-    queues = [waits(gang.gpus, entries) for gang, entries in state.waiting.classes.items()]
+    queues = [waits(gang.gpus, entries) for gang, entries in state.waiting.classes.items() if gang.gpus <= gpus_max]
     return heapq.merge(sorted(stays(job) for job in running.values()), *queues)
 
 
-def _gives_way(context: PreemptionContext, victim: JobView, job: JobView, guarded: bool) -> bool:
+def _gives_way(context: PreemptionContext, victim: JobView, job: JobView) -> bool:
     """Whether the victim's priority allows that it is stopped for the job."""
-    return (guarded or victim.priority <= job.priority) and not context.spares(victim, job.priority)
+    return victim.priority <= job.priority and not context.spares(victim, job.priority)
 
 
 def _find(

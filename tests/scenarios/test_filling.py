@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.lifecycle import JobState
 from policies.model.cluster import Cluster, Server
 from policies.model.estimate import Estimate, Unit
 from policies.model.ids import JobId
@@ -17,9 +18,10 @@ from policies.registry import make_policy
 from policies.state.gang_mix import GangMix
 from service.engine.record import JobRecord
 from service.engine.world import Costs, World
+from service.sim.executor import ExecutorCosts
 from service.sim.experiment import SimulationOptions, run
 from service.sim.workloads.model import Workload, WorkloadJob
-from tests.scenarios.dsl import cluster, policy, servers
+from tests.scenarios.dsl import Story, cluster, policy, servers
 
 FILLING = {"fill": "server_filling", "guard_share": 0}
 
@@ -171,3 +173,76 @@ def test_everybody_ends_whatever_the_gangs(seed: int, preemption: str, shape: st
     chosen = make_policy("asrpt", {"fill": "server_filling", "preemption": preemption})
     result = run(Workload("w", rows), Cluster("c", machines), chosen, dice.choice(("oracle", "none", "noisy:1"))).result
     assert result.finished == len(rows)
+
+
+def passed_over(**options: object) -> Story:
+    """One job of a GPU, and gangs of the whole cluster that follow each other for 6,000 s."""
+    story = cluster("1x8", policy("asrpt", fill="server_filling", **options), costs=ExecutorCosts(restart_s=0.0))
+    story.job("first", gpus=8, runs_s=100).job("small", gpus=1, runs_s=50, at_s=10)
+    for number in range(60):
+        story.job(f"gang{number}", gpus=8, runs_s=100, at_s=20.0 + 97 * number)
+    return story
+
+
+def test_gangs_that_fill_the_cluster_pass_a_small_job_only_until_it_is_overdue() -> None:
+    story = passed_over(guard_wait_s=1000, guard_share=0.05).until(1009)
+    assert story.state("small") is JobState.QUEUED
+    story.until(1010).starts("small")
+    assert story.record("small").preemptions == 0
+    story.until(1060).finishes("small").to_the_end()
+
+
+def test_no_gang_displaces_a_guarded_job_to_fill_the_cluster() -> None:
+    """The oldest job fits the guarded share. Without a guard the gangs that wait would gain more than it loses."""
+    for share, preempted in ((0.2, []), (0.0, ["old"])):
+        story = cluster("1x8", policy("asrpt", fill="server_filling", guard_share=share))
+        story.job("old", gpus=1, runs_s=12).until(0).starts("old")
+        for number in range(3):
+            story.job(f"gang{number}", gpus=8, runs_s=30, at_s=2)
+        story.until(2).preempts(*preempted)
+
+
+def test_gpus_are_reserved_for_an_overdue_gang_while_servers_are_filled() -> None:
+    """Jobs that cannot checkpoint follow each other on both servers. Without a reservation the gang would never start."""
+    told = cluster("2x2", policy("asrpt", fill="server_filling", guard_wait_s=1000), costs=ExecutorCosts(restart_s=0.0))
+    for number in range(100):
+        told.job(f"n{number}", runs_s=200, at_s=50.0 * number, checkpoint_period_s=None, preemption=None)
+    told.job("wide", gpus=4, runs_s=100, at_s=10).until(1200)
+    assert told.record("wide").first_started_at_s == 1200.0, "when the last of those that ran at 1,010 s has ended"
+
+
+def crowd_of_gangs(dice: random.Random, total: int) -> Workload:
+    """Mostly gangs of the whole cluster or half of it that nearly keep it busy, and a few small jobs."""
+    at_s, rows = 0.0, []
+    for number in range(150):
+        small = dice.random() < 0.1
+        gpus = dice.choice((1, 1, 2)) if small else dice.choice((total // 2, total, total))
+        runs_s = dice.uniform(5.0, 100.0) if small else dice.uniform(50.0, 150.0)
+        rows.append(WorkloadJob(f"j{number}", at_s, gpus, runs_s))
+        at_s += dice.expovariate(total / (gpus * runs_s))
+    return Workload("w", tuple(rows))
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(["1x8", "2x4", "3x4"]),
+    st.sampled_from(["guided", "always"]),
+    st.sampled_from([0.05, 0.25]),
+)
+def test_no_job_waits_longer_than_the_guard_allows(seed: int, shape: str, preemption: str, share: float) -> None:
+    """``guard_wait_s``, the longest attempt, and the older jobs that have not ended by then.
+
+    Restarts are free here: where they cost time, a job that has just restarted is protected from guarded jobs as well.
+    """
+    dice, machines = random.Random(seed), servers(shape)
+    workload, wait_s = crowd_of_gangs(dice, sum(server.gpus for server in machines)), dice.choice((300.0, 1000.0))
+    options = {"fill": "server_filling", "preemption": preemption, "guard_share": share, "guard_wait_s": wait_s}
+    predictor, costs = dice.choice(("oracle", "noisy:0.5", "none")), SimulationOptions(restart_s=0.0)
+    ended = run(workload, Cluster("c", machines), policy("asrpt", **options), predictor, costs).outcomes
+    assert len(ended) == len(workload.jobs)
+    for job in ended:
+        overdue_at_s = job.submit_time_s + wait_s
+        older = [each for each in ended if each.submit_time_s < job.submit_time_s and each.finish_time_s > overdue_at_s]
+        older_s = sum(each.duration_s for each in older)
+        assert job.start_time_s <= overdue_at_s + max(each.duration_s for each in ended) + older_s, job
