@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from policies.choose import kept_out, servers_wanted
+from policies.decision.filling_order import jobs_before
 from policies.decision.foresight import foresee
 from policies.decision.future_pool import FuturePool
 from policies.decision.preemption import PreemptionContext
@@ -34,6 +35,7 @@ def explanation(
     holders = _holders(view, state, job) if reserved else ()
     if state.foreseen is None:
         state.foreseen = foresee(policy, view, state)
+    ahead = _jobs_ahead(policy, state, job.id)
     victims, successor = state.foreseen.victims(job.id), state.foreseen.successor(job.id)
     return Explanation(
         reason=reason,
@@ -41,10 +43,13 @@ def explanation(
         gpus_free=sum(free_of_type),
         servers_with_free_gpus=sum(1 for free in free_of_type if free),
         servers_wanted=servers_wanted(view.cluster, job.spec) if job.iteration_times is not None else None,
-        jobs_ahead=state.waiting.jobs_ahead(job.id) if job.id in state.waiting else None,
+        jobs_ahead=ahead,
         rank=rank if math.isfinite(rank) else None,
         waiting_for=tuple(sorted({*state.ledger.leaving, *holders})) if reserved else spared,
-        detail=_set_aside(holders) if holders else _detail(policy, view, job, reason, spared, sum(free_of_type)),
+        detail=_set_aside(holders)
+        if holders
+        else _detail(policy, view, job, reason, spared, sum(free_of_type))
+        or _passed_over(state, job.id, reason, ahead),
         will_preempt=victims,
         will_be_preempted_by=successor,
         preemption_at_s=state.foreseen.at_s if victims or successor is not None else None,
@@ -70,6 +75,21 @@ def spared_jobs(policy: Scanner, view: ClusterView, state: SchedulerState, job: 
                 needed = indispensable(job.spec, candidate.placement, spared, pool)
                 return tuple(sorted(each.id for each in needed))
     return ()
+
+
+def _jobs_ahead(policy: Scanner, state: SchedulerState, job: JobId) -> int | None:
+    """Waiting jobs that get GPUs before it; None for a job that does not wait for GPUs."""
+    if job not in state.waiting:
+        return None
+    return jobs_before(state, job) if policy.fills(state) else state.waiting.jobs_ahead(job)
+
+
+def _passed_over(state: SchedulerState, job: JobId, reason: Reason, ahead: int | None) -> str:
+    """That gangs of worse ranks go before the job because they are wide; empty where they do not make more of those before it."""
+    if ahead is None or reason not in (Reason.RESOURCES, Reason.PRIORITY) or ahead <= state.waiting.jobs_ahead(job):
+        return ""
+    first = "Servers are filled with wide gangs first, whatever their ranks; the job starts when they leave enough GPUs free"
+    return f"{first}, or comes first when it is overdue." if state.guard.gpus_max > 0.0 else f"{first}."
 
 
 def _holders(view: ClusterView, state: SchedulerState, job: JobView) -> tuple[JobId, ...]:

@@ -118,13 +118,22 @@ def _target(context: PreemptionContext, running: Mapping[JobId, JobView], plan: 
                 idle_gpus -= contender.gpus if contender.gpus <= idle_gpus else 0
                 if wanted_gpus >= left_gpus:
                     break
-        for contender in sorted(prefix, key=lambda each: (-each.gpus, each.key)):
-            if contender.gpus <= left_gpus:
-                target.append(contender)
-                left_gpus -= contender.gpus
+        served = widest_first(prefix, left_gpus)
+        target += served
+        left_gpus -= sum(contender.gpus for contender in served)
         if left_gpus == 0:
             break
     return Target(target, position, idle_gpus)
+
+
+def widest_first(prefix: Sequence[Contender], gpus: int) -> list[Contender]:
+    """Those of the prefix that these GPUs serve, the widest gang first."""
+    served = []
+    for contender in sorted(prefix, key=lambda each: (-each.gpus, each.key)):
+        if contender.gpus <= gpus:
+            served.append(contender)
+            gpus -= contender.gpus
+    return served
 
 
 def _in_order(

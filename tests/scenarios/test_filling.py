@@ -246,3 +246,61 @@ def test_no_job_waits_longer_than_the_guard_allows(seed: int, shape: str, preemp
         older = [each for each in ended if each.submit_time_s < job.submit_time_s and each.finish_time_s > overdue_at_s]
         older_s = sum(each.duration_s for each in older)
         assert job.start_time_s <= overdue_at_s + max(each.duration_s for each in ended) + older_s, job
+
+
+def test_a_narrow_job_is_told_that_wide_gangs_go_before_it() -> None:
+    story = cluster("1x8", policy("asrpt", fill="server_filling"))
+    story.job("first", gpus=8, runs_s=100).job("small", gpus=1, runs_s=50, at_s=1)
+    for number in range(4):
+        story.job(f"gang{number}", gpus=8, runs_s=100, at_s=2)
+    story.until(1)
+    told = story.engine.explain(story.ids["small"])
+    assert (told.jobs_ahead, told.detail) == (0, ""), "it would be next"
+    for at_s, ahead in ((2, 4), (100, 3), (200, 2), (300, 1)):
+        told = story.until(at_s).engine.explain(story.ids["small"])
+        assert told.reason is Reason.RESOURCES
+        assert told.jobs_ahead == ahead
+        assert told.sentence.endswith(
+            "precedes it. " * (ahead == 1)
+            + "precede it. " * (ahead > 1)
+            + "Servers are filled with wide gangs first, whatever their ranks; the job starts when they leave enough GPUs "
+            "free, or comes first when it is overdue."
+        )
+    assert story.until(400).engine.explain(story.ids["small"]).jobs_ahead == 0
+    story.until(500).finishes("gang3").starts("small")
+
+
+def test_the_guard_is_not_mentioned_where_there_is_none() -> None:
+    story = cluster("1x8", policy("asrpt", **FILLING))
+    story.job("first", gpus=8, runs_s=100).job("small", gpus=1, runs_s=50, at_s=1).job(
+        "gang", gpus=8, runs_s=100, at_s=1
+    )
+    told = story.until(1).engine.explain(story.ids["small"])
+    assert told.detail.endswith("the job starts when they leave enough GPUs free.")
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6))
+def test_so_many_jobs_go_before_one_as_are_told(seed: int) -> None:
+    """Jobs of equal run times, so that whole clusters of them start and end together; ranks are drawn."""
+    dice = random.Random(seed)
+    story = cluster("1x8", policy("asrpt", fill="server_filling", guard_share=0), costs=ExecutorCosts(restart_s=0.0))
+    story.job("first", gpus=8, runs_s=100, checkpoint_period_s=None, preemption=None)
+    for number in range(dice.randint(2, 20)):
+        gpus, told_s = dice.choice((1, 1, 2, 4, 8)), dice.uniform(1000.0, 9000.0)
+        story.job(f"j{number}", gpus=gpus, runs_s=100, at_s=1, predicted=told_s)
+    story.until(1)
+    ahead = {name: story.engine.explain(job).jobs_ahead for name, job in story.ids.items() if name != "first"}
+    story.to_the_end()
+    for name, told in ahead.items():
+        job, others = story.record(name), [story.record(other) for other in ahead if other != name]
+        assert told is not None
+        earlier = [each for each in others if started_s(each) < started_s(job)]
+        beside = [each for each in others if started_s(each) == started_s(job)]
+        wider = [each for each in beside if each.spec.gpus > job.spec.gpus]
+        assert len(earlier) + len(wider) <= told <= len(earlier) + len(beside), name
+
+
+def started_s(record: JobRecord) -> float:
+    assert record.first_started_at_s is not None
+    return record.first_started_at_s

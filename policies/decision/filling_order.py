@@ -1,0 +1,59 @@
+"""The order in which waiting jobs get GPUs while servers are filled: for explanations.
+
+The order of ranks would be wrong there. A narrow job is passed by each wide gang that follows it closely enough in that order,
+since that gang fills the cluster with fewer jobs.
+"""
+
+import heapq
+from collections.abc import Iterator
+
+from policies.decision.server_filling import Contender, widest_first
+from policies.model.ids import JobId
+from policies.state.keys import JobKey
+from policies.state.scheduler_state import SchedulerState
+
+FILLINGS_MAX = 64
+"""How many times the cluster is filled to find one job."""
+
+
+def jobs_before(state: SchedulerState, job: JobId) -> int:
+    """Waiting jobs that get GPUs before this one, if whole clusters of jobs are served in turn and none arrives.
+
+    All guarded jobs, and all of larger priorities, count as before it. If ``FILLINGS_MAX`` clusters do not reach it, the jobs
+    of better ranks count, or those that these clusters serve if they are more. What first fit would start on GPUs that a
+    filling leaves over is not counted; where gangs are powers of two it leaves none. O((gang classes + jobs that go before it)
+    log n), and O(GPUs log GPUs) for each filling.
+    """
+    by_rank = state.waiting.jobs_ahead(job)
+    key = state.waiting.keys[job][1]
+    if key.tier == 0:
+        return by_rank
+    first = key._replace(rank=float("-inf"))
+    before = sum(entries.before(first) for entries in state.waiting.classes.values())
+    order = _equals(state, first)
+    prefix: list[Contender] = []
+    for _ in range(FILLINGS_MAX):
+        wanted_gpus = sum(contender.gpus for contender in prefix)
+        while wanted_gpus < state.gpus and (contender := next(order, None)) is not None:
+            prefix.append(contender)
+            wanted_gpus += contender.gpus
+        served = [contender.key.job for contender in widest_first(prefix, state.gpus)]
+        if job in served:
+            return before + served.index(job)
+        before += len(served)
+        gone = set(served)
+        prefix = [contender for contender in prefix if contender.key.job not in gone]
+    return max(before, by_rank)
+
+
+def _equals(state: SchedulerState, first: JobKey) -> Iterator[Contender]:
+    """The waiting jobs after this key that filling puts in the order of ranks with it; no gang wider than the cluster."""
+
+    def of_class(gpus: int, keys: Iterator[JobKey]) -> Iterator[Contender]:
+        for key in keys:
+            if key[:3] != first[:3]:
+                return
+            yield Contender(key, gpus, runs=False)
+
+    classes = [item for item in state.waiting.classes.items() if item[0].gpus <= state.gpus]
+    return heapq.merge(*[of_class(gang.gpus, entries.after(first)) for gang, entries in classes])
