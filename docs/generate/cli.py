@@ -12,6 +12,7 @@ from typer.models import ArgumentInfo, OptionInfo
 from docs.generate.markdown import code, join, opening, table
 from service.cli import main
 from service.cli.commands import Group, function_of
+from service.cli.options import above_zero
 
 _INTRODUCTION = """
 Commands have the form `sooner NOUN VERB`. `--help` (or `-h`) works after every part of a command. `sooner --version` prints the
@@ -133,6 +134,8 @@ def _value(kind: Any, info: OptionInfo | ArgumentInfo) -> str:
         word += f", {info.min:g} to {info.max:g}"
     elif info.min is not None:
         word += f", at least {info.min:g}"
+    elif info.callback is above_zero:
+        word += ", above 0"
     return word
 
 

@@ -253,8 +253,8 @@ def problems_page() -> str:
         "`service.api.problems`",
         "Every error of the API is a problem document (RFC 9457, `application/problem+json`) with `type`, `title`, `status`, "
         "`detail`, `instance` and `errors`. `type` is a relative reference to a page of the service. Each entry of `errors` "
-        "has a `detail` and either a `pointer` (RFC 6901) into the body or the name of a `parameter`. Values sent by the "
-        "client are not repeated, because they may be secrets.",
+        "has a `detail` and either a `pointer` (RFC 6901) into the body or the name of a `parameter`. A text in "
+        "a body that fails a check is not repeated, because it may be a secret. Numbers are, and names that were looked for.",
     )
     for kind in ProblemType:
         lines += [f"## {kind.value.slug}", "", f"**{kind.value.title}** (HTTP {kind.status}, type `{kind.uri}`).", ""]

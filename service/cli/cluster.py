@@ -10,7 +10,7 @@ import typer
 from service.cli import completion
 from service.cli.connect import connect
 from service.cli.job_tables import when
-from service.cli.options import given
+from service.cli.options import above_zero, given
 from service.cli.output import (
     Answer,
     Column,
@@ -116,15 +116,21 @@ class ServerOptions:
     gpus: Annotated[int, typer.Option("--gpus", min=1, help="Number of GPUs.")]
     gpu_type: Annotated[str | None, typer.Option("--gpu-type", help="GPU type.")] = None
     rack: Annotated[str | None, typer.Option("--rack", help="Rack.")] = None
-    nic_gbps: Annotated[float | None, typer.Option("--nic-gbps", min=0.0, help="Whole server, one direction.")] = None
-    intra_gbps: Annotated[
-        float | None, typer.Option("--intra-gbps", min=0.0, help="Inside the server, one direction.")
+    nic_gbps: Annotated[
+        float | None, typer.Option("--nic-gbps", callback=above_zero, help="Whole server, one direction.")
     ] = None
-    gpu_speed: Annotated[float | None, typer.Option("--gpu-speed", min=0.0, help="1.0 = the reference GPU.")] = None
-    gpu_memory_gib: Annotated[float | None, typer.Option("--gpu-memory-gib", min=0.0, help="Memory of a GPU.")] = None
+    intra_gbps: Annotated[
+        float | None, typer.Option("--intra-gbps", callback=above_zero, help="Inside the server, one direction.")
+    ] = None
+    gpu_speed: Annotated[
+        float | None, typer.Option("--gpu-speed", callback=above_zero, help="1.0 = the reference GPU.")
+    ] = None
+    gpu_memory_gib: Annotated[
+        float | None, typer.Option("--gpu-memory-gib", callback=above_zero, help="Memory of a GPU.")
+    ] = None
     cpus: Annotated[int | None, typer.Option("--cpus", min=1, help="CPUs for jobs. Default: not limited.")] = None
     memory_gib: Annotated[
-        float | None, typer.Option("--memory-gib", min=0.0, help="Memory for jobs. Default: not limited.")
+        float | None, typer.Option("--memory-gib", callback=above_zero, help="Memory for jobs. Default: not limited.")
     ] = None
 
 

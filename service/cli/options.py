@@ -80,7 +80,14 @@ def read_file(path: str, bytes_max: int) -> bytes:
     return content
 
 
-def seconds_option(flag: str, text: str, least_s: float = 0.0) -> Any:
+def above_zero(value: float | None) -> float | None:
+    """Option callback, for what the service refuses to be 0."""
+    if value is not None and not value > 0.0:
+        raise typer.BadParameter(f"must be above 0 (got {value:g})")
+    return value
+
+
+def seconds_option(flag: str, text: str, least_s: float = 0.0, *, positive: bool = False) -> Any:
     """An option that takes a duration, such as 90, 2h, 30min or 02:30:00, and gives seconds."""
 
     def duration(value: str | float) -> float:
@@ -94,7 +101,8 @@ def seconds_option(flag: str, text: str, least_s: float = 0.0) -> Any:
             raise typer.BadParameter(f"must be at least {least_s:g} s (got {value})")
         return found
 
-    return typer.Option(flag, parser=duration, metavar="DURATION", min=least_s, help=text)
+    bound: dict[str, Any] = {"callback": above_zero} if positive else {"min": least_s}
+    return typer.Option(flag, parser=duration, metavar="DURATION", help=text, **bound)
 
 
 def instant_s(flag: str, text: str) -> float:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from service.cli.connect import connect
+from service.cli.fail import fail
 from service.cli.job_tables import when
 from service.cli.output import (
     Answer,
@@ -60,10 +62,12 @@ def services_command(how: Style) -> None:
         show(SERVICES, answer, how)
 
 
+TOPICS = "'jobs', 'job:NUMBER', 'servers' or 'cycle'"
+"""Those whose events can be printed: events of the API's topic ``changes`` have no ids."""
+
+
 def events_command(
-    topic: Annotated[
-        str, typer.Option("--topic", help="'jobs', 'job:NUMBER', 'servers', or 'cycle' (operators only).")
-    ] = "jobs",
+    topic: Annotated[str, typer.Option("--topic", help=f"{TOPICS} (operators only).")] = "jobs",
     since: Annotated[
         str | None, typer.Option("--since", metavar="ID", help="Start after this event; 0 = start at the first event.")
     ] = None,
@@ -73,6 +77,10 @@ def events_command(
 
     With --json, print one document per line (NDJSON). --since takes the id of a document.
     """
+    if topic not in ("jobs", "servers", "cycle") and not re.fullmatch("job:[1-9][0-9]*", topic):
+        fail(f"--topic: {topic!r} is not {TOPICS}")
+    if since is not None and not re.fullmatch("[0-9][0-9+.]*", since):
+        fail(f"--since: {since!r} is not the id of an event")
     with connect() as client, suppress(KeyboardInterrupt):
         for happening in client.follow(topic, since):
             if as_json:

@@ -17,7 +17,7 @@ from service.cli.forecast import plans_table, show_plans
 from service.cli.job_file import read_job_file
 from service.cli.job_tables import JOBS
 from service.cli.jobs import jobs_answer
-from service.cli.options import given, seconds_option
+from service.cli.options import above_zero, given, seconds_option
 from service.cli.output import OnceStyle, Style, chosen, pause, printable, show
 from service.cli.plan_words import plan_lines
 from service.cli.selectors import SelectorArgument, select
@@ -79,10 +79,11 @@ def submit_command(
         typer.Option("--cpus", min=1, help="CPUs of the whole job, shared over its servers by its GPUs there."),
     ] = None,
     memory_gib: Annotated[
-        float | None, typer.Option("--memory-gib", min=0.0, help="Memory of the whole job, shared in the same way.")
+        float | None,
+        typer.Option("--memory-gib", callback=above_zero, help="Memory of the whole job, shared in the same way."),
     ] = None,
     gpu_memory_gib: Annotated[
-        float | None, typer.Option("--gpu-memory-gib", min=0.0, help="Minimum memory of each GPU.")
+        float | None, typer.Option("--gpu-memory-gib", callback=above_zero, help="Minimum memory of each GPU.")
     ] = None,
     image: Annotated[str | None, typer.Option("--image", help="Container image in which the command runs.")] = None,
     volume: Annotated[
@@ -99,10 +100,12 @@ def submit_command(
             help="Iterations that you expect. Weighted by how accurate your earlier declarations were.",
         ),
     ] = None,
-    walltime_s: Annotated[float | None, seconds_option("--walltime-s", "Stop the job after this running time.")] = None,
+    walltime_s: Annotated[
+        float | None, seconds_option("--walltime-s", "Stop the job after this running time.", positive=True)
+    ] = None,
     priority: Annotated[int | None, typer.Option("--priority", help="Priority; larger comes first.")] = None,
     checkpoint_period_s: Annotated[
-        float | None, seconds_option("--checkpoint-period-s", "Time between the program's checkpoints.")
+        float | None, seconds_option("--checkpoint-period-s", "Time between the program's checkpoints.", positive=True)
     ] = None,
     signal: Annotated[
         str | None, typer.Option("--preemption-signal", help="Signal that warns the program before a preemption.")

@@ -17,8 +17,24 @@ from service.sim.workloads.importers import IMPORTERS, import_trace
 from service.sim.workloads.model import Workload
 from service.sim.workloads.table import read_workload, write_workload
 
+_ENDINGS = (".csv", ".csv.gz", ".parquet", ".json", ".json.gz")
+
+
+def _known_ending(out: Path) -> Path:
+    """Option callback: the ending says what is written, and another one would say something else than the content."""
+    if not out.name.endswith(_ENDINGS):
+        raise typer.BadParameter(f"{out} ends in none of {', '.join(_ENDINGS)}")
+    return out
+
+
 OutOption = Annotated[
-    Path, typer.Option("--out", help="File to write: .csv, .csv.gz, .parquet, or .json (for Batsim).", dir_okay=False)
+    Path,
+    typer.Option(
+        "--out",
+        help="File to write: .csv, .csv.gz, .parquet, or .json (for Batsim).",
+        dir_okay=False,
+        callback=_known_ending,
+    ),
 ]
 
 

@@ -427,3 +427,31 @@ def test_a_date_in_a_job_file_is_its_text(cli: CliWorld, tmp_path: Path) -> None
     spec = submitted(cli)
     assert (spec["name"], spec["command"]) == ("2026-01-01", ["echo", "--day", "2026-01-01"])
     assert (spec["labels"], spec["env"]) == ({"w": "2026-01-01"}, {"DAY": "2026-01-01 10:00:00"})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["job", "submit", "--name", "x", "--walltime-s", "0", "--", "true"],
+        ["job", "submit", "--name", "x", "--checkpoint-period-s", "0", "--", "true"],
+        ["job", "submit", "--name", "x", "--memory-gib", "0", "--", "true"],
+        ["cluster", "add", "d", "--gpus", "1", "--gpu-speed", "0"],
+    ],
+)
+def test_what_must_be_above_zero_is_refused_with_its_option(cli: CliWorld, arguments: list[str]) -> None:
+    result = cli.run(*arguments)
+    assert result.exit_code == 2
+    assert "must be above 0 (got 0)" in result.stderr and arguments[arguments.index("0") - 1] in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--topic", "changes"], "error: --topic: 'changes' is not 'jobs', 'job:NUMBER', 'servers' or 'cycle'\n"),
+        (["--topic", "job:x"], "error: --topic: 'job:x' is not 'jobs', 'job:NUMBER', 'servers' or 'cycle'\n"),
+        (["--since", "abc"], "error: --since: 'abc' is not the id of an event\n"),
+    ],
+)
+def test_events_that_cannot_be_followed_are_one_line(cli: CliWorld, arguments: list[str], message: str) -> None:
+    result = cli.run("events", *arguments)
+    assert (result.exit_code, result.stderr) == (2, message)

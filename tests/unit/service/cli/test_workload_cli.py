@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
 from typer.testing import CliRunner
 
 from service.sim.workloads.importers import IMPORTERS
@@ -162,3 +163,11 @@ def test_generated_jobs_name_models_unless_told_otherwise(tmp_path: Path) -> Non
         out = tmp_path / "w.csv"
         assert RUNNER.invoke(app, ["generate", "--jobs", "20", *flags, "--out", str(out)]).exit_code == 0
         assert all(job.model == "" for job in read_workload(out).jobs) is expected
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a", "a.gz", "a.csv.bz2"])
+def test_a_file_of_another_ending_is_refused_before_anything_is_made(tmp_path: Path, name: str) -> None:
+    result = RUNNER.invoke(app, ["generate", "--jobs", "5", "--out", str(tmp_path / name)])
+    assert result.exit_code == 2
+    assert ".csv, .csv.gz, .parquet, .json, .json.gz" in " ".join(result.stderr.replace("│", " ").split())
+    assert list(tmp_path.iterdir()) == []
