@@ -131,7 +131,7 @@ def _value(kind: Any, info: OptionInfo | ArgumentInfo) -> str:
     if info.metavar and isinstance(info, OptionInfo):
         word = code(info.metavar)
     if info.min is not None and info.max is not None:
-        word += f", {info.min:g} to {info.max:g}"
+        word += f", {info.min:.15g} to {info.max:.15g}"
     elif info.min is not None:
         word += f", at least {info.min:g}"
     elif info.callback is above_zero:

@@ -7,6 +7,7 @@ import typer
 
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.output import printable
+from service.domain.counts import count_of
 
 
 def import_command(
@@ -45,4 +46,4 @@ def import_command(
         out.write_text(made.text, encoding="utf-8")
     except OSError as error:
         fail(f"{out}: {error.strerror or error}")
-    typer.echo(printable(f"wrote {made.servers} servers to {out}"), err=True)
+    typer.echo(printable(f"wrote {count_of(made.servers, 'server')} to {out}"), err=True)

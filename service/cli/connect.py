@@ -81,7 +81,9 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except Unreachable as error:
-        fail(f"{error}; to start the service, run: sooner serve", EXIT_FAILED)
+        # Only on its own machine can a service be started.
+        advice = "; to start the service, run: sooner serve" if is_loopback(httpx.URL(error.url).host) else ""
+        fail(f"{error}{advice}", EXIT_FAILED)
     except ApiError as error:
         for fault in error.errors if len(error.errors) > 1 else ():
             where = fault.get("pointer", fault.get("parameter", ""))

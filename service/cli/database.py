@@ -16,6 +16,7 @@ from service.cli.fail import EXIT_FAILED, EXIT_USAGE, fail
 from service.cli.options import DatabaseOption, DataDirOption
 from service.cli.output import JsonFlag, print_json, print_result
 from service.config.settings import Settings
+from service.domain.counts import count_of
 from service.runtime.no_room import no_room
 
 
@@ -71,7 +72,7 @@ def backup_command(
         manifest = back_up(settings.database_url, file)
     rows = {name: part.rows for name, part in manifest.tables.items()}
     document = {"file": str(file), "bytes": file.stat().st_size, "revision": manifest.revision, "rows": rows}
-    text = f"{sum(rows.values())} rows of {len(rows)} tables (schema {manifest.revision}) are in {file}"
+    text = f"{count_of(sum(rows.values()), 'row')} of {len(rows)} tables (schema {manifest.revision}) are in {file}"
     print_result({"schema": "sooner.database.backup/1", **document}, text, as_json)
 
 
@@ -89,7 +90,7 @@ def restore_command(
     with _database_faults():
         restored = restore(settings.database_url, file, force=force)
     document = {"rows": restored.rows, "revision": restored.revision, "revision_now": restored.revision_now}
-    text = f"{restored.rows} rows are restored; the schema was {restored.revision}, now {restored.revision_now}"
+    text = f"restored {count_of(restored.rows, 'row')}; the schema was {restored.revision}, now {restored.revision_now}"
     print_result({"schema": "sooner.database.restore/1", **document}, text, as_json)
 
 
@@ -113,7 +114,9 @@ def check_command(
         }
         print_json({"schema": "sooner.database.check/1", **document})
     elif health.sound:
-        typer.echo(f"sound: schema {health.revision}, {health.jobs} jobs, {health.unfinished_jobs} of them unfinished")
+        typer.echo(
+            f"sound: schema {health.revision}, {count_of(health.jobs)}, {health.unfinished_jobs} of them unfinished"
+        )
     else:
         for fault in health.faults:
             typer.echo(fault)
@@ -155,7 +158,7 @@ def import_command(
         )
     except (HistoryError, DatabaseUrlError) as error:
         fail(str(error))
-    text = f"{loaded.new} of {loaded.jobs} jobs were added to the history {loaded.source!r}"
+    text = f"{loaded.new:,} of {count_of(loaded.jobs)} were added to the history {loaded.source!r}"
     print_result({"schema": "sooner.history.import/1", **loaded._asdict()}, text, as_json)
 
 

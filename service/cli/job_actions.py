@@ -13,6 +13,7 @@ from service.cli.fail import EXIT_FAILED
 from service.cli.output import JsonFlag, print_json, printable
 from service.cli.selectors import Elements, SelectorArgument, numbers_of, parts_of
 from service.client import ApiError, Client
+from service.domain.counts import count_of
 
 if TYPE_CHECKING:
     from service.wire.jobs import AcceptedDocument, ArrayAcceptedDocument
@@ -93,7 +94,7 @@ def _act(
                     if isinstance(target, Elements):
                         of_array = on_array(client, number)
                         accepted.append(of_array)
-                        line = f"array {number}: {of_array['accepted']} accepted for {of_array['jobs']} jobs"
+                        line = f"array {number}: {of_array['accepted']} accepted for {count_of(of_array['jobs'])}"
                     else:
                         accepted.append(on_job(client, number))
                         line = f"job {number}: {accepted[-1]['accepted']} accepted"
@@ -111,6 +112,8 @@ def _act(
                 print_json({"schema": "sooner.accepted/1", "accepted": accepted, "refused": refused})
     if refused:
         raise typer.Exit(EXIT_FAILED)
+    if not accepted and not as_json:
+        typer.echo("no job is unfinished", err=True)
 
 
 def _targets(client: Client, texts: Sequence[str]) -> dict[int | Elements, bool]:

@@ -177,7 +177,7 @@ def train_command(
         typer.echo(f"training run {run} started", err=True)
         ended = wait_for_training(client, run, timeout_s)
         if ended is None:
-            fail(f"training run {run} has not ended after {timeout_s:g} s", EXIT_FAILED)
+            fail(f"training run {run} has not ended after {timeout_s:.15g} s", EXIT_FAILED)
         typer.echo(printable(f"training run {run}: {ended['outcome']}: {ended['detail']}"), err=True)
         if ended["outcome"] not in ("promoted", "not_promoted"):
             raise typer.Exit(EXIT_FAILED)

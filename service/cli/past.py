@@ -15,6 +15,7 @@ from service.cli.fail import EXIT_FAILED, fail
 from service.cli.options import DatabaseOption, DataDirOption, instant_s
 from service.cli.output import printable
 from service.config.settings import Settings
+from service.domain.counts import count_of
 from service.simulations.request import Window
 
 if TYPE_CHECKING:
@@ -74,4 +75,4 @@ def export_command(
         fail(f"{out}: {error.strerror or error}")
     if down:
         typer.echo(printable(f"not written because they are down: {', '.join(down)}"), err=True)
-    typer.echo(printable(f"wrote {len(cluster.servers)} servers to {out}"), err=True)
+    typer.echo(printable(f"wrote {count_of(len(cluster.servers), 'server')} to {out}"), err=True)

@@ -324,7 +324,7 @@ class Profiler:
             return f"job {job['id']} was cancelled"
         if job["state"] == "succeeded" and not watched.points:
             return f"job {job['id']} ended without a progress report"
-        what = "ended" if job["state"] == "succeeded" else f"was stopped after {limits.timeout_s:g} s"
+        what = "ended" if job["state"] == "succeeded" else f"was stopped after {limits.timeout_s:.15g} s"
         return (
             f"job {job['id']} {what} at iteration {done:g}; the warm-up is {limits.warm_up} iterations, "
             "and two reports must follow it"

@@ -37,6 +37,10 @@ class SelectorError(ValueError):
     """A text that names no jobs; the message is one line."""
 
 
+class RangeError(SelectorError):
+    """A range of numbers that names none, or too many."""
+
+
 class Elements(NamedTuple):
     """Elements of a job array by their indices; None names them all."""
 
@@ -61,12 +65,12 @@ def parse(text: str) -> list[Part]:
 
 def _elements(array: str, indices: str, whole: str) -> Elements:
     number = _number(array, whole, 1)
-    return Elements(number, None if indices.strip() == "*" else tuple(parse_indices(indices)))
+    return Elements(number, None if indices.strip() == "*" else tuple(dict.fromkeys(parse_indices(indices))))
 
 
 def parse_indices(text: str) -> list[int]:
-    """``0-9,15`` as numbers in their order, each once. Raises :class:`SelectorError`."""
-    return list(dict.fromkeys(index for part in text.split(",") for index in _range(part.strip(), 0)))
+    """``0-9,15`` as numbers in their order. Raises :class:`SelectorError`."""
+    return [index for part in text.split(",") for index in _range(part.strip(), 0)]
 
 
 def _range(text: str, least: int) -> list[int]:
@@ -74,9 +78,9 @@ def _range(text: str, least: int) -> list[int]:
     low = _number(first, text, least)
     high = _number(last, text, least) if dash else low
     if high < low:
-        raise SelectorError(f"{text!r}: the range ends before it begins")
+        raise RangeError(f"{text!r}: the range ends before it begins")
     if high - low >= RANGE_MAX:
-        raise SelectorError(f"{text!r}: a range names at most {RANGE_MAX} jobs")
+        raise RangeError(f"{text!r}: a range names at most {RANGE_MAX:,} jobs")
     return list(range(low, high + 1))
 
 

@@ -1,9 +1,10 @@
 """Values of a job as people write them, in an option or in a job file. Each reader raises ValueError for what it cannot read."""
 
 import shlex
+from collections import Counter
 from typing import Any
 
-from service.cli.selectors import SelectorError, parse_indices
+from service.cli.selectors import RangeError, SelectorError, parse_indices
 
 _SHELL_ONLY = frozenset("|&;<>()$`\n")
 
@@ -43,10 +44,16 @@ def array_of(text: str) -> dict[str, Any]:
     """``0-99``, ``1,5,20-30`` or ``0-99%10`` (ten at a time)."""
     indices, percent, most = text.partition("%")
     try:
-        array: dict[str, Any] = {"indices": parse_indices(indices)}
-        return array | {"max_running": int(most)} if percent else array
+        found = parse_indices(indices)
+        array: dict[str, Any] = {"indices": found} | ({"max_running": int(most)} if percent else {})
+    except RangeError:
+        raise
     except (SelectorError, ValueError):
         raise ValueError(f"{text!r} is not a list of indices; write 0-99, 1,5,20-30 or 0-99%10") from None
+    if len(set(found)) < len(found):
+        twice = next(index for index, count in Counter(found).items() if count > 1)
+        raise ValueError(f"{text!r}: index {twice} occurs twice")
+    return array
 
 
 def gpu_types_of(text: str) -> dict[str, Any]:

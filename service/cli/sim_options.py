@@ -236,6 +236,9 @@ def make_plans(
     plans = []
     for label in labels:
         name, *own = label.split(":")
+        for each in own:
+            if not each.partition("=")[0] or "=" not in each:
+                fail(f"--policies: {label!r}: {each!r} is not NAME=VALUE")
         options = policy_options(name, [*(option or []), *own], preemption)
         for guess in guesses:
             folder = out

@@ -275,7 +275,7 @@ def _wait(client: Client, ids: Sequence[int], timeout_s: float | None) -> list[J
             return [ended[job_id] for job_id in ids]
         if deadline_s is not None and time.monotonic() >= deadline_s:
             missing = ", ".join(str(job_id) for job_id in ids if job_id not in ended)
-            fail(f"jobs that have not ended after {timeout_s:g} s: {missing}", EXIT_FAILED)
+            fail(f"jobs that have not ended after {timeout_s:.15g} s: {missing}", EXIT_FAILED)
         pause(WAIT_POLL_S)
 
 

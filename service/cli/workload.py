@@ -9,6 +9,7 @@ from service.cli.fail import fail
 from service.cli.options import FirstOption, HtmlOption, SkipInvalidFlag, report_skipped, writing
 from service.cli.output import JsonFlag, print_json
 from service.config.cluster_file import ClusterFileError, load_cluster
+from service.domain.counts import count_of
 from service.reports.workload import description_html, formatted
 from service.sim.workloads.describe import describe
 from service.sim.workloads.files import WorkloadError
@@ -43,7 +44,7 @@ def _write(workload: Workload, out: Path) -> None:
         write_workload(workload, out)
     except WorkloadError as error:
         fail(str(error))
-    typer.echo(f"wrote {len(workload.jobs)} jobs to {out}", err=True)
+    typer.echo(f"wrote {count_of(len(workload.jobs))} to {out}", err=True)
 
 
 def import_command(

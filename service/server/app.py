@@ -5,6 +5,7 @@ clear line and exit code 2 before anything runs.
 """
 
 import logging
+import shlex
 import signal
 import socket
 import sys
@@ -169,13 +170,16 @@ class Service:
         self.socket.listen()
         for caught in (signal.SIGINT, signal.SIGTERM):
             signal.signal(caught, self._end)
-        host, port = self.socket.getsockname()[:2]
+        url = url_of(self.settings.scheme, *self.socket.getsockname()[:2])
         print(
-            f"Sooner is listening on {url_of(self.settings.scheme, host, port)} (token in {self.settings.data_dir}); "
-            "`sooner dashboard` opens it in a browser",
+            f"Sooner is listening on {url} (token in {self.settings.data_dir}); `sooner dashboard` opens it in a browser",
             file=sys.stderr,
             flush=True,
         )
+        if {"host", "port", "data_dir"} & {line.name for line in self.settings.describe() if line.source == "flag"}:
+            # Other commands do not know the options of this one.
+            folder = shlex.quote(str(self.settings.data_dir))
+            print(f"For other commands: export SOONER_URL={url} SOONER_DATA_DIR={folder}", file=sys.stderr, flush=True)
         if said := sentence(self.settings):
             print(said, file=sys.stderr, flush=True)
         try:

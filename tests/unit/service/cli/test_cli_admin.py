@@ -375,6 +375,8 @@ def test_a_service_that_does_not_run_is_one_line_with_the_remedy(
     assert result.stderr == (
         "error: cannot reach Sooner at http://127.0.0.1:9 (connection refused); to start the service, run: sooner serve\n"
     )
+    monkeypatch.setenv("SOONER_URL", "http://elsewhere.invalid:9")
+    assert "sooner serve" not in RUNNER.invoke(app, ["q"]).stderr, "it would start another one, here"
     monkeypatch.setenv("SOONER_URL", "nonsense")
     wrong = RUNNER.invoke(app, ["q"])
     assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)

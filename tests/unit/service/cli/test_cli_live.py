@@ -62,6 +62,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation
         line = next(line for line in serve.stderr if not line.startswith("{"))
         assert line.startswith("Sooner is listening on "), line
         made.environ["SOONER_URL"] = line.split()[4]
+        others = next(line for line in serve.stderr if not line.startswith("{"))
+        assert others.startswith(f"For other commands: export SOONER_URL={line.split()[4]} SOONER_DATA_DIR=/"), others
         yield made
     finally:
         serve.send_signal(signal.SIGTERM)

@@ -74,6 +74,7 @@ def test_writing_numbers_one_by_one_names_exactly_them(numbers: list[int]) -> No
 
 
 def test_indices_of_an_array_begin_with_zero() -> None:
-    assert parse_indices("0-2,9,1") == [0, 1, 2, 9]
+    assert parse_indices("0-2,9,1") == [0, 1, 2, 9, 1]
+    assert parse("7[0-2,9,1]") == [Elements(7, (0, 1, 2, 9))]
     with pytest.raises(SelectorError):
         parse_indices("0-2,")

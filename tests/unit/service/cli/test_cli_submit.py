@@ -107,7 +107,9 @@ def test_an_option_replaces_the_types_of_a_file(cli: CliWorld, tmp_path: Path) -
     ("written", "message"),
     [
         ("command: cd x && python t.py", "command: '&' needs a shell"),
-        ("array: 3-0", "array: '3-0' is not a list of indices"),
+        ("array: 3-0", "array: '3-0': the range ends before it begins"),
+        ("array: 0-99999999", "array: '0-99999999': a range names at most 10,000 jobs"),
+        ("array: 1,5-7,6", "array: '1,5-7,6': index 6 occurs twice"),
         ("volumes: ['/a:/b:c']", "volumes: '/a:/b:c' is not SOURCE"),
     ],
 )
@@ -304,7 +306,7 @@ def test_an_element_that_is_not_there_is_said(cli: CliWorld, selector: str, word
         assert words in failed.stderr
 
 
-@pytest.mark.parametrize("indices", ["9-0", "0-9%", "0-9%x", "%3"])
+@pytest.mark.parametrize("indices", ["a-b", "0-9%", "0-9%x", "%3"])
 def test_indices_that_are_none_are_refused_before_anything_is_sent(cli: CliWorld, indices: str) -> None:
     refused = cli.run("job", "submit", "--name", "a", "--array", indices, "--", "true")
     assert refused.exit_code == 2
@@ -455,3 +457,10 @@ def test_what_must_be_above_zero_is_refused_with_its_option(cli: CliWorld, argum
 def test_events_that_cannot_be_followed_are_one_line(cli: CliWorld, arguments: list[str], message: str) -> None:
     result = cli.run("events", *arguments)
     assert (result.exit_code, result.stderr) == (2, message)
+
+
+def test_a_cancellation_of_all_says_that_there_is_nothing_to_cancel(cli: CliWorld) -> None:
+    result = cli.run("job", "cancel", "all")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no job is unfinished\n")
+    cli.submit()
+    assert cli.run("job", "cancel", "all").stderr == ""

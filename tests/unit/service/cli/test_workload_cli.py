@@ -40,7 +40,7 @@ def test_import_names_ten_skipped_rows_of_a_reason_and_counts_all(tmp_path: Path
     assert counted == "skipped 1,200 rows: duration is not positive"
     assert last.startswith("e.csv:1203: skipped: ")
     assert last_counted.startswith("skipped 1 row: ")
-    assert written.startswith("wrote 1 jobs to ")
+    assert written.startswith("wrote 1 job to ")
 
 
 def test_describe_tells_twenty_reasons_of_skipped_rows_and_counts_the_others(tmp_path: Path) -> None:
