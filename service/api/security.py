@@ -66,6 +66,9 @@ REFUSALS_PER_S = 0.1
 REFUSALS_BURST = 100
 """Refused changes of one key that are recorded in the audit log: enough to see an attack."""
 
+REFUSED_BODIES = 8
+"""How much of a body that is too large is read and dropped before the refusal, in sizes of the largest one."""
+
 _FORM = "application/x-www-form-urlencoded"
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
@@ -102,7 +105,7 @@ class RequestGuard:
         answer = _Answer(send, given)
         try:
             peer = await self._peer(scope)
-            self._check(scope, is_peer=peer is not None)
+            await self._check(scope, receive, is_peer=peer is not None)
             caller: Caller = ("address", address_of(scope))
             if peer is not None:
                 remember(scope, peer, given, Headers(scope=scope).get(CLIENT_HEADER))
@@ -161,7 +164,7 @@ class RequestGuard:
         peers: Peers = scope["app"].state.peers
         return await run_in_threadpool(peers.caller, scope)
 
-    def _check(self, scope: Scope, *, is_peer: bool) -> None:
+    async def _check(self, scope: Scope, receive: Receive, *, is_peer: bool) -> None:
         headers = Headers(scope=scope)
         host = _host(headers)
         if "\0" in scope["path"] or b"%00" in scope["query_string"]:
@@ -174,7 +177,7 @@ class RequestGuard:
         if not all(self._origin_allowed(origin, host) for origin in origins):
             raise Problem(ProblemType.ORIGIN_NOT_ALLOWED)
         if scope["method"] in _METHODS_WITH_BODY:
-            self._check_body(headers, _FORM if scope["path"] in FORM_PATHS else None)
+            await self._check_body(headers, receive, _FORM if scope["path"] in FORM_PATHS else None)
 
     async def _identity(self, scope: Scope) -> Identity:
         """The caller. Raises 401 without a valid token, and 429 above the rate limit."""
@@ -207,9 +210,13 @@ class RequestGuard:
         scheme, separator, authority = origin.lower().partition("://")
         return scheme in ("http", "https") and bool(separator) and authority == host
 
-    def _check_body(self, headers: Headers, form: str | None) -> None:
+    async def _check_body(self, headers: Headers, receive: Receive, form: str | None) -> None:
         length = headers.get("content-length")
         if length is not None and (not length.isdecimal() or int(length[:20]) > self._body_bytes_max):
+            # A client that asks before it sends gets the answer at once.
+            asks = headers.get("expect", "").lower() == "100-continue"
+            if length.isdecimal() and not asks and int(length[:20]) <= REFUSED_BODIES * self._body_bytes_max:
+                await _drop_rest(receive, int(length))
             raise too_large(self._body_bytes_max)
         has_body = "transfer-encoding" in headers or length not in (None, "0")
         types = headers.getlist("content-type")
@@ -252,6 +259,8 @@ class _SizeLimited:
         if message["type"] == "http.request":
             self._left -= len(message.get("body", b""))
             if self._left < 0:
+                if message.get("more_body", False):
+                    await _drop_rest(self._receive, REFUSED_BODIES * self._max)
                 raise too_large(self._max)
             if not self._declared:
                 self._ticket.take(Bound.BODY_BYTES, len(message.get("body", b"")))
@@ -328,6 +337,19 @@ def _looker(scope: Scope, authenticator: Authenticator, token: str) -> Caller:
     if name is not None and authenticator.was_good(token):
         return "known key", name
     return "look-up", address_of(scope)
+
+
+async def _drop_rest(receive: Receive, bytes_max: int) -> None:
+    """Receive the rest of a body, at most about so many bytes, and keep nothing of it. The server limits the time.
+
+    The connection is closed after the refusal. Most clients send all of a body before they read, and a connection that is closed
+    with a part of it unread is reset: they would see an error in place of the answer.
+    """
+    while bytes_max > 0:
+        message = await receive()
+        bytes_max -= len(message.get("body", b""))
+        if not message.get("more_body", False):
+            return
 
 
 async def _after_body(receive: Receive) -> Receive:

@@ -1,8 +1,13 @@
 """The request guard: nothing gets in without the token, from a foreign host or page, in another format, or too large."""
 
 import asyncio
+import json
 import re
+import socket
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -17,10 +22,13 @@ from starlette.types import Message
 
 from service.api import routers
 from service.api.app import create_app
+from service.api.security import REFUSED_BODIES
+from service.config.kinds import MIB
 from service.domain.proof import PROOF_PATH
 from tests.api.client import client_of
 from tests.api.conftest import World, make_world
 from tests.api.helpers import SECURITY_HEADERS, assert_problem, plain_job
+from tests.api.live import Address, listening
 
 OPEN = {"/healthz", "/readyz", "/docs/problems/{slug}", PROOF_PATH}
 
@@ -179,7 +187,7 @@ def test_a_body_over_the_limit_is_refused_and_the_limit_named(tmp_path: Path) ->
 
 
 def test_a_body_without_a_length_is_cut_off_at_the_limit(tmp_path: Path) -> None:
-    """A hundred chunks: the application must stop reading, not wait for the end."""
+    """A hundred chunks: the application must stop reading a while after the limit, not wait for the end."""
     world = make_world(tmp_path, body_bytes_max=2048)
     app = create_app(world.dependencies())
     pulled = 0
@@ -206,8 +214,41 @@ def test_a_body_without_a_length_is_cut_off_at_the_limit(tmp_path: Path) -> None
     }  # fmt: skip
     asyncio.run(app(scope, receive, send))
     assert sent[0]["status"] == 413
-    assert pulled == 3
+    assert pulled == 3 + 2 * REFUSED_BODIES
     world.database.close()
+
+
+@contextmanager
+def served(tmp_path: Path, body_bytes_max: int) -> Iterator[tuple[World, Address]]:
+    """The application behind the real server."""
+    world = make_world(tmp_path, body_bytes_max=body_bytes_max)
+    with closing(world.database), listening(create_app(world.dependencies()), world.settings) as address:
+        yield world, address
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_client_that_sends_all_of_a_body_before_it_reads_sees_the_refusal(tmp_path: Path, declared: bool) -> None:
+    """The body is larger than all buffers between both ends."""
+    part, parts = b" " * MIB, REFUSED_BODIES - 1
+    with served(tmp_path, MIB) as (world, (host, port)):
+        length = {"Content-Length": str(parts * MIB)} if declared else {}
+        headers = {"Authorization": f"Bearer {world.token}", "Content-Type": "application/json", **length}
+        body = (part for _ in range(parts))
+        request = urllib.request.Request(f"http://{host}:{port}/v1/jobs", body, headers, method="POST")
+        with pytest.raises(urllib.error.HTTPError) as refusal, urllib.request.urlopen(request, timeout=60.0):
+            pass
+        with refusal.value as answer:
+            assert answer.status == 413
+            assert json.load(answer)["detail"] == f"At most {MIB} bytes (setting body_bytes_max)."
+
+
+@pytest.mark.parametrize("lines", [("Content-Length: 2049", "Expect: 100-continue"), ("Content-Length: 16385",)])
+def test_a_body_that_nobody_would_read_is_refused_before_it_is_sent(tmp_path: Path, lines: tuple[str, ...]) -> None:
+    with served(tmp_path, 2048) as (world, address), socket.create_connection(address, timeout=60.0) as client:
+        head = ("POST /v1/jobs HTTP/1.1", "Host: localhost", f"Authorization: Bearer {world.token}", *lines, "", "")
+        client.sendall("\r\n".join(head).encode())
+        with client.makefile("rb") as answer:
+            assert answer.readline().startswith(b"HTTP/1.1 413 ")
 
 
 def test_every_answer_carries_the_security_headers(client: Client) -> None:
