@@ -108,7 +108,7 @@ class Deciding(BaseModel):
         1_000_000,
         "Requests consumed by one cycle; the next follows at once. A flood of submissions delays no running job.",
     )
-    dump_every_s: float = between(
+    dump_every_s: Seconds = between(
         30.0,
         0.0,
         86_400.0,
