@@ -24,7 +24,7 @@ JSON document; notes, progress and errors go to standard error. `NO_COLOR` turns
 Jobs are selected by number: `7`, `1,3,5-8`, `last`, `all` (for commands that change jobs: all unfinished ones).
 
 Commands find the service of this machine by themselves. `SOONER_URL` sets another address and `SOONER_TOKEN` its token. The token
-file of this machine is never sent elsewhere. With `--host`, `--port` or `--data-dir` `sooner serve` prints what to export, because
+file of this machine is never sent elsewhere. With `--host`, `--port` or `--data-dir` `sooner serve` prints what to export:
 other commands do not know these options.
 """
 
