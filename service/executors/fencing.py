@@ -26,6 +26,8 @@ class Fence:
         self._wait_s = wait_s
         self._mine = threading.Lock()
         self._highest = 0
+        self._descriptor: int | None = None
+        """The open file while the fence is held."""
 
     @contextlib.contextmanager
     def held(self) -> Iterator["Fence"]:
@@ -49,15 +51,20 @@ class Fence:
             self._lock(descriptor, until_s)
             text = os.pread(descriptor, 32, 0).strip()
             on_disk = int(text) if text.isdigit() else 0
+            self._descriptor = descriptor
+            if self._highest > on_disk:
+                self._store()
             self._highest = max(self._highest, on_disk)
-            try:
-                yield
-            finally:
-                if self._highest > on_disk:
-                    with contextlib.suppress(OSError):  # a full disk must not keep commands from being carried out
-                        os.pwrite(descriptor, b"%-31d\n" % self._highest, 0)
+            yield
         finally:
+            self._descriptor = None
             os.close(descriptor)
+
+    def _store(self) -> None:
+        """Write the highest token, before a command with it: its leader may be killed while it holds the fence."""
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):  # a full disk must not keep commands from being carried out
+                os.pwrite(self._descriptor, b"%-31d\n" % self._highest, 0)
 
     def _lock(self, descriptor: int, until_s: float) -> None:
         if until_s == math.inf:
@@ -80,5 +87,7 @@ class Fence:
         """Whether a command with this token may be carried out. A higher token becomes the new minimum."""
         if token < self._highest:
             return False
-        self._highest = token
+        if token > self._highest:
+            self._highest = token
+            self._store()
         return True

@@ -9,6 +9,13 @@ from service.executors.fencing import Fence
 from tests.local_executor import DEADLINE_S
 
 
+def test_a_token_is_stored_before_the_command_so_that_a_leader_that_is_killed_leaves_it(tmp_path: Path) -> None:
+    with Fence(tmp_path / "fence").held() as fence:
+        assert fence.admits(7)
+        assert (tmp_path / "fence").read_text().strip() == "7"
+        assert fence.admits(7)
+
+
 def test_a_fence_that_is_held_elsewhere_is_waited_for_a_limited_time(tmp_path: Path) -> None:
     holder, waiter = Fence(tmp_path / "fence"), Fence(tmp_path / "fence", 0.05)
     with holder.held() as fence:
