@@ -23,8 +23,12 @@ from predictor.rows import EndedRow, Submission
 UNITS: Final = (Unit.ITERATIONS, Unit.SERVICE_S)
 """The two heads: iterations, and service seconds for programs that report none."""
 TELLING_RUNS: Final = frozenset({1, 2, 3, 5, 8, 12, 20})
-"""Ended runs of a program with which its open jobs are predicted again: an estimate rests on the newest 20 runs. With so many
-ended jobs in all, every open job is. So a job is predicted at most fourteen times more.
+"""Ended runs of a program with which its open jobs are predicted again: an estimate rests on the newest 20 runs. So a job is
+predicted at most seven times more.
+"""
+FIRST_ENDS: Final = frozenset({1, 2, 3, 5, 8, 12})
+"""Ended jobs in all with which every open job is predicted again. No later: with 20 the cluster's past may rank jobs, but the
+jobs that end first are the short ones, and would speak for those that are still open.
 """
 _SUCCEEDED: Final = frozenset({"", "succeeded"})
 
@@ -86,7 +90,7 @@ class Knowledge:
         history = self.history[Unit.SERVICE_S]
         if labels[Unit.SERVICE_S] is None:
             return []
-        if len(history.cluster) in TELLING_RUNS:
+        if len(history.cluster) in FIRST_ENDS:
             return self.open_jobs.all()
         group = history.group(Level.RECURRENCE, recurrence)
         if group is None or group.count not in TELLING_RUNS:

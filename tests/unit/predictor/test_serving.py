@@ -19,9 +19,8 @@ from policies.model.ids import JobId
 from policies.model.job import ArrayPlace
 from predictor import features, serving
 from predictor.aggregation import LEARNT
-from predictor.dataset import TELLING_RUNS, Knowledge, replay
+from predictor.dataset import FIRST_ENDS, TELLING_RUNS, Knowledge, replay
 from predictor.experts import BASIC
-from predictor.fallback import CLUSTER_JOBS_TRUSTED
 from predictor.feature_schema import SCHEMA
 from predictor.forest import QuantileForest
 from predictor.retraining import RetrainingPredictor
@@ -383,7 +382,7 @@ def test_the_first_ends_of_all_tell_about_the_jobs_of_other_programs() -> None:
             (answer,) = predictor.predict(0.0, [waiting])
             assert answer is not None
             told[job] = answer.estimate.trusted
-    assert told == {count: count >= CLUSTER_JOBS_TRUSTED for count in sorted(TELLING_RUNS)}
+    assert told == dict.fromkeys(sorted(FIRST_ENDS), False)
 
 
 def test_a_job_that_is_predicted_again_sees_the_runs_that_came_with_it() -> None:
