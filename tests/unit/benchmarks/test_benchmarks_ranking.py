@@ -33,6 +33,7 @@ def test_every_row_is_printed(
 ) -> None:
     # A replay has what was said first of each job. So here nothing more is said of any.
     monkeypatch.setattr(dataset, "TELLING_RUNS", frozenset())
+    monkeypatch.setattr(dataset, "FIRST_ENDS", frozenset())
     write_workload(WORKLOAD, tmp_path / "w.csv")
     monkeypatch.setattr(sys, "argv", ["ranking", "--trace", str(tmp_path / "w.csv"), "--load", "1.2", "--bounds"])
     ranking.main()

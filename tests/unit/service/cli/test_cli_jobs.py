@@ -22,6 +22,7 @@ from tests.api.conftest import app_of
 from tests.api.helpers import graph_job
 from tests.api.test_details import STAGES_PLACEMENT, TWO_STAGES, started
 from tests.api.test_predictions import end, said, take_in
+from tests.api.timelines import put
 from tests.unit.predictor.predictor_history import small_model
 from tests.unit.service.cli.cli_world import CliWorld, cli_world
 
@@ -257,13 +258,14 @@ def test_attempts_and_events_are_versioned_documents(cli: CliWorld) -> None:
 
 def test_logs_are_printed_byte_by_byte(cli: CliWorld) -> None:
     job_id = cli.submit()
-    cli.world.logs[job_id, None] = "Müsli\n".encode() + b"\xff\n"
+    put(cli.world, job_id, 0.0, number=2)
+    cli.world.logs[job_id, 2] = "Müsli\n".encode() + b"\xff\n"
     result = cli.run("job", "logs", "last")
     assert result.stdout_bytes == "Müsli\n".encode() + b"\xff\n"
 
 
 def test_logs_of_another_server(cli: CliWorld) -> None:
-    cli.submit()
+    put(cli.world, cli.submit(), 0.0, held=((0, (0,)), (1, (0,))), number=2)
     cli.world.node_logs[1] = b"second\n"
     assert cli.run("job", "logs", "last", "--node", "1").stdout == "second\n"
 

@@ -15,6 +15,7 @@ from service.api.routers import job_details
 from service.client import ApiError, AsyncClient, ClientError, Unreachable, noun
 from service.client import jobs as client_jobs
 from tests.api.conftest import World, app_of, make_world
+from tests.api.timelines import put
 from tests.unit.service.client.both import KINDS, Kind, blocking, client_of
 
 BODY: dict[str, Any] = {"name": "digits", "command": ["python", "digits.py"], "gpus": 2}
@@ -195,7 +196,8 @@ def test_a_placement_says_why_it_is_empty(world: World, client: Any) -> None:
 
 def test_logs_are_read_from_an_offset(world: World, client: Any) -> None:
     job_id = client.jobs.submit(BODY)["id"]
-    world.logs[job_id, None] = b"first second"
+    put(world, job_id, 0.0, number=2)
+    world.logs[job_id, 2] = b"first second"
     chunk = client.jobs.logs(job_id)
     assert (chunk.data, chunk.next_offset) == (b"first second", 12)
     assert client.jobs.logs(job_id, offset=6).data == b"second"

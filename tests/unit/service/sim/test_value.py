@@ -155,6 +155,7 @@ def test_the_value_of_a_queue_by_hand() -> None:
 def test_what_is_told_and_replayed_is_the_run_in_which_it_was_told(monkeypatch: pytest.MonkeyPatch) -> None:
     # A replay has what was said first of each job. So here nothing more is said of any.
     monkeypatch.setattr(dataset, "TELLING_RUNS", frozenset())
+    monkeypatch.setattr(dataset, "FIRST_ENDS", frozenset())
     jobs = prepare(WORKLOAD, CLUSTER)
     told, simulation = tell(jobs, CLUSTER, make_policy("asrpt"), OPTIONS)
     assert 50 < len(told.said) <= 60
