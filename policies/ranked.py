@@ -121,11 +121,11 @@ class RankedPolicy:
         reserve_for_overdue(self, view, state, plan)
 
     def fills(self, state: SchedulerState) -> bool:
-        """Whether :meth:`fill` does anything."""
+        """Whether :meth:`fill` is called."""
         return False
 
     def fill(self, context: PreemptionContext, plan: Plan) -> None:
-        """Called before waiting jobs are tried one by one: place a set of jobs at once."""
+        """Place a set of jobs at once, before the others are tried one by one. Called only while :meth:`fills`."""
 
     def try_job(self, context: PreemptionContext, plan: Plan, job: JobView, key: JobKey) -> tuple[Outcome, Reason]:
         """Start one job, preempt for it, or find out why neither is possible."""

@@ -52,8 +52,11 @@ def revise(
     unit = pending.unit if before is None else before.unit
     total = None if exceeded or weight.weight <= 0.0 else _total(reported, unit, named)
     if before is None or not pending.names:
-        # Predictions of releases that stored other shadows stay as they are: they rest on a past that is unknown here.
-        return None if total is None or pending.trusted else _unconfirmed(reported, unit, total, weight, ceiling)
+        # A past stands behind what is trusted: one that is known since, or that of a release which stored other shadows.
+        if named is None or total is None or pending.trusted or (before is not None and before.trusted):
+            return None
+        source = f"the job says {amount(named, Unit.ITERATIONS)} in all, not confirmed by any past run"
+        return _unconfirmed(reported, unit, points_in_units(declared_points(total, weight), ceiling), source)
     changed = total is not None and _has_changed(before, reported, pending, total)
     # With a loss curve the estimate of a job that has exceeded its total changes as it goes on: once for each point is enough.
     told = exceeded and (before.trusted or reported.loss_curve is None)
@@ -64,10 +67,10 @@ def revise(
         return None
     if unit is not pending.unit:
         # It was predicted again since, in the other unit.
-        per_s = plausible(reported.seconds_per_iteration)
-        if per_s is None:
+        seconds = plausible(reported.seconds_per_iteration)
+        if seconds is None:
             return None
-        base = base + math.log(per_s) * (1.0 if unit is Unit.SERVICE_S else -1.0)
+        base = base + math.log(seconds) * (1.0 if unit is Unit.SERVICE_S else -1.0)
     if exceeded:
         assert least is not None
         words = amount(least, Unit.ITERATIONS)
@@ -85,18 +88,13 @@ def revise(
     return replace(before, points=points, source=source, trusted=trusted, point=None)
 
 
-def _unconfirmed(
-    reported: Reported, unit: Unit, total: float, weight: DeclarationWeight, ceiling: float
-) -> Estimate | None:
+def _unconfirmed(reported: Reported, unit: Unit, points: tuple[float, ...], source: str) -> Estimate | None:
     """The estimate of a job of which nothing but its own total is known; None where that is the one it has."""
-    points = points_in_units(declared_points(total, weight), ceiling)
-    if reported.estimate is not None and _alike(reported, reported.estimate, points):
-        return None
-    said = reported.total_iterations or 0.0
-    source = f"the job says {amount(said, Unit.ITERATIONS)} in all, not confirmed by any past run"
-    seconds = 1.0 if unit is Unit.SERVICE_S else None
-    slowdown = None if reported.estimate is None else reported.estimate.slowdown
-    return Estimate(points, unit, source, seconds_per_unit=seconds, trusted=False, slowdown=slowdown)
+    before = reported.estimate
+    if before is None:
+        seconds = 1.0 if unit is Unit.SERVICE_S else None
+        return Estimate(points, unit, source, seconds_per_unit=seconds, trusted=False)
+    return None if _alike(reported, before, points) else replace(before, points=points, source=source, point=None)
 
 
 def _with_curve(reported: Reported, pending: PendingPrediction, curves: LossCurves) -> tuple[Array, str]:

@@ -131,8 +131,7 @@ class Asrpt(RankedPolicy):
 
     def fill(self, context: PreemptionContext, plan: Plan) -> None:
         """Choose the jobs that run as a set."""
-        if self.fills(context.state):
-            fill_servers(context, plan)
+        fill_servers(context, plan)
 
     def on_arrival(self, view: ClusterView, job: JobView, state: SchedulerState) -> None:
         """With the gate, new jobs go to the virtual machine first; requeued ones have passed it already."""

@@ -78,10 +78,12 @@ class FairState(SchedulerState):
 
     def dump(self) -> dict[str, Any]:
         """The state's dump, what ended jobs held, and what those held that are unfinished or whose end may not be committed."""
-        closing = [[job, user, gpu_s] for job, (user, gpu_s) in self.closing.items()]
-        unfinished = [[job, user, line.at(self.now_s)] for job, (user, line) in self.lines.items()]
-        had_gpu_s = dict(sorted(self.had_gpu_s.items()))
-        return {**SchedulerState.dump(self), "had_gpu_s": had_gpu_s, "closing": [*closing, *unfinished]}
+        return {
+            **SchedulerState.dump(self),
+            "had_gpu_s": dict(sorted(self.had_gpu_s.items())),
+            "closing": [[job, user, gpu_s] for job, (user, gpu_s) in self.closing.items()],
+            "unfinished": [[job, user, line.at(self.now_s)] for job, (user, line) in self.lines.items()],
+        }
 
     def enqueue(self, job: JobView, rank: float) -> None:
         """Index a waiting job, also by its user."""
@@ -156,9 +158,8 @@ class Fair(RankedPolicy):
         """Restore what ended jobs held, up to the dump for those that ended later; the rest follows from the jobs."""
         assert isinstance(state, FairState)
         state.had_gpu_s = dict(dump.get("had_gpu_s", {}))
-        state.closing = {
-            JobId(job): (user, gpu_s) for job, user, gpu_s in dump.get("closing", ()) if job not in view.jobs
-        }
+        gone = (*dump.get("closing", ()), *dump.get("unfinished", ()))
+        state.closing = {JobId(job): (user, gpu_s) for job, user, gpu_s in gone if job not in view.jobs}
         state.settle()
         for user, gpu_s in state.had_gpu_s.items():
             state.credit(user, gpu_s)

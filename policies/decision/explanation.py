@@ -36,6 +36,11 @@ def explanation(
     if state.foreseen is None:
         state.foreseen = foresee(policy, view, state)
     ahead = _jobs_ahead(policy, state, job.id)
+    if holders:
+        detail = _set_aside(holders)
+    else:
+        detail = _detail(policy, view, job, reason, spared, sum(free_of_type))
+        detail = detail or _passed_over(state, job.id, reason, ahead)
     victims, successor = state.foreseen.victims(job.id), state.foreseen.successor(job.id)
     return Explanation(
         reason=reason,
@@ -46,10 +51,7 @@ def explanation(
         jobs_ahead=ahead,
         rank=rank if math.isfinite(rank) else None,
         waiting_for=tuple(sorted({*state.ledger.leaving, *holders})) if reserved else spared,
-        detail=_set_aside(holders)
-        if holders
-        else _detail(policy, view, job, reason, spared, sum(free_of_type))
-        or _passed_over(state, job.id, reason, ahead),
+        detail=detail,
         will_preempt=victims,
         will_be_preempted_by=successor,
         preemption_at_s=state.foreseen.at_s if victims or successor is not None else None,

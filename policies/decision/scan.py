@@ -28,7 +28,7 @@ class Scanner(Decider, Protocol):
     head_matters: ClassVar[bool]
 
     def fills(self, state: SchedulerState) -> bool:
-        """Whether :meth:`fill` does anything."""
+        """Whether :meth:`fill` is called."""
 
     def fill(self, context: PreemptionContext, plan: Plan) -> None:
         """Place a set of jobs at once, before the others are tried one by one."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from service.cli.fail import EXIT_FAILED, fail
+from service.domain.counts import count_of
 from service.domain.duration import DurationError, seconds_of
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def report_skipped(workload: "Workload") -> None:
     for reason, rows in by_count[:_REASONS_MAX]:
         for row in rows[:_ROWS_OF_A_REASON_MAX]:
             typer.echo(f"{workload.name}:{row.line}: skipped: {reason}", err=True)
-        typer.echo(f"skipped {len(rows):,} {'row' if len(rows) == 1 else 'rows'}: {reason}", err=True)
+        typer.echo(f"skipped {count_of(len(rows), 'row')}: {reason}", err=True)
     if others := by_count[_REASONS_MAX:]:
         count = sum(len(rows) for _, rows in others)
         typer.echo(f"skipped {count:,} more rows for {len(others):,} other reasons", err=True)

@@ -20,7 +20,7 @@ from policies.model.ids import JobId
 from policies.model.reasons import Reason
 from policies.rank import expected_remaining_s
 from policies.state.sorted_list import SortedList
-from service.engine.limits import LimitOwner, OwnerLimit, Scope, limit_of_array, owners_of
+from service.engine.limits import LimitOwner, OwnerLimit, Scope, array_of, limit_of_array, owners_of
 from service.engine.record import JobRecord
 
 PATIENCE = 4.0
@@ -103,7 +103,7 @@ class Admission:
         """Limit the job's array if its submission did. Called before any other method for the job."""
         limit = limit_of_array(job.spec)
         if limit is not None:
-            owner = owners_of(job.spec)[-1]
+            owner = array_of(job.spec)
             if owner not in self._limits:
                 self._limits[owner] = limit
                 self._used[owner] = 0
@@ -126,11 +126,11 @@ class Admission:
                 told.pop(job_id, None)
             job.gate = None
             if limit_of_array(job.spec) is not None:
-                self._leave_array(owners_of(job.spec)[-1])
+                self._leave_array(array_of(job.spec))
 
     def _enter(self, job: JobRecord) -> None:
         if job.id not in self._jobs and limit_of_array(job.spec) is not None:
-            self._elements[owners_of(job.spec)[-1]] += 1
+            self._elements[array_of(job.spec)] += 1
         self._jobs[job.id] = job
 
     def _leave_array(self, owner: LimitOwner) -> None:

@@ -55,7 +55,13 @@ class OwnerLimit:
 def owners_of(spec: JobSpec) -> tuple[LimitOwner, ...]:
     """The owners whose limits apply to a job."""
     owners = (QUEUE, LimitOwner(Scope.USER, spec.user), LimitOwner(Scope.PROJECT, spec.project))
-    return (*owners, LimitOwner(Scope.ARRAY, str(spec.array.id))) if spec.array is not None else owners
+    return owners if spec.array is None else (*owners, array_of(spec))
+
+
+def array_of(spec: JobSpec) -> LimitOwner:
+    """The job's array as an owner. Only for elements of arrays."""
+    assert spec.array is not None
+    return LimitOwner(Scope.ARRAY, str(spec.array.id))
 
 
 def limit_of_array(spec: JobSpec) -> OwnerLimit | None:

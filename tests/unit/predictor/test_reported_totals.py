@@ -267,6 +267,17 @@ def test_where_no_job_has_ended_the_total_that_the_job_says_is_shown_and_ranks_n
         assert status.recent_log_error[Unit.SERVICE_S] == 0.0
 
 
+def test_what_past_runs_say_since_is_not_replaced_by_what_the_job_says() -> None:
+    predictor = LivePredictor()
+    asked = _unpredicted(predictor)
+    (said,) = predictor.revise(0.0, [Reported(asked, None, 10.0, 5.0, 800.0, 800.0, 0.5)])
+    assert said is not None
+    predictor.ended(ended(100, 1_000.0, submitted_at_s=1e6))
+    again = _said(predictor, asked)
+    assert again.trusted
+    assert _told(predictor, asked, again, 20_000.0) is None
+
+
 def test_a_report_leaves_an_estimate_trusted_that_has_become_so_since_the_first_prediction() -> None:
     predictor, asked = LivePredictor(), request(1, name="new", user="new")
     others = [ended(10 + job, None, name=f"other{job}", user=f"user{job}") for job in range(20)]
