@@ -160,9 +160,10 @@ def _forecasts(client: Client, ids: Sequence[int] | None) -> Sequence[JobForecas
     return client.forecasts.show()["forecasts"] if ids is None else [client.jobs.forecast(job_id) for job_id in ids]
 
 
-def plans_table(made_at: str) -> Table[PlanDocument]:
-    """The columns of plans that were made at this time."""
-    return Table(
+def show_plans(plans: PlansDocument, how: Style) -> None:
+    """What would become of a submission."""
+    made_at = plans["made_at"]
+    table: Table[PlanDocument] = Table(
         columns=(
             Column("NAME", lambda plan: plan["name"], long=True),
             Column("GPUS", lambda plan: str(plan["gpus"]), right=True),
@@ -176,12 +177,8 @@ def plans_table(made_at: str) -> Table[PlanDocument]:
         ),
         key=lambda plan: plan["name"],
     )
-
-
-def show_plans(plans: PlansDocument, how: Style) -> None:
-    """What would become of a submission."""
-    document = {"schema": "sooner.plans/1", "made_at": plans["made_at"], "plans": plans["plans"]}
-    show(plans_table(plans["made_at"]), lambda: Answer(plans["plans"], document, "Nothing was submitted."), how)
+    document = {"schema": "sooner.plans/1", "made_at": made_at, "plans": plans["plans"]}
+    show(table, lambda: Answer(plans["plans"], document, "Nothing was submitted."), how)
 
 
 def _predicted(plan: PlanDocument) -> str:

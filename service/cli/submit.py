@@ -13,7 +13,7 @@ import typer
 
 from service.cli.connect import connect, has_key
 from service.cli.fail import EXIT_FAILED, fail
-from service.cli.forecast import plans_table, show_plans
+from service.cli.forecast import show_plans
 from service.cli.job_file import read_job_file
 from service.cli.job_tables import JOBS
 from service.cli.jobs import jobs_answer
@@ -157,7 +157,8 @@ def submit_command(
     """Submit jobs from a file, or one job from a command. Options override the file's keys."""
     if dry_run and wait:
         fail("--dry-run and --wait exclude each other")
-    _check_columns(how, dry_run)
+    if not dry_run:
+        chosen(JOBS, how)
     options = given(
         name=name,
         gpus=gpus,
@@ -220,14 +221,6 @@ def _read(option: str, reader: Callable[[str], Read], text: str | None) -> Read 
         return reader(text)
     except ValueError as error:
         fail(f"{option}: {error}")
-
-
-def _check_columns(how: Style, dry_run: bool) -> None:
-    """End the command for a column that its table does not have, before anything is submitted."""
-    if dry_run:
-        chosen(plans_table(made_at=""), how)
-    else:
-        chosen(JOBS, how)
 
 
 def _show(jobs: Sequence[JobDocument], how: Style) -> None:

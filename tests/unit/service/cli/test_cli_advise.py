@@ -117,6 +117,7 @@ def test_the_document(slurm: Programs) -> None:
         (("--slurm", "--listen", "8092"), "--listen needs --every"),
         (("--slurm", "--undo", "--every", "60"), "--undo cannot be combined"),
         (("--slurm", "--every", "1"), "at least 5 s"),
+        (("--slurm", "--output", "JOBID"), "there is no column 'JOBID'"),
     ],
 )
 def test_wrong_usage(slurm: Programs, arguments: tuple[str, ...], message: str) -> None:
