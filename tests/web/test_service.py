@@ -179,6 +179,7 @@ def test_pages_are_reached_by_keys(browser_tab: Page, service: LiveService) -> N
     expect(tab.get_by_role("searchbox", name="Search jobs")).to_be_focused()
     tab.keyboard.type("no such job")
     tab.keyboard.press("Enter")
+    expect(tab).to_have_url(re.compile(r"/jobs\?"))
     expect(tab.locator(".empty")).to_contain_text("No job matches")
 
 
