@@ -3,12 +3,12 @@
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, case, delete, insert, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, case, delete, select
 
 from policies.model.estimate import Prediction
 from policies.model.ids import JobId
 from service.db.codec import encode_shadows
-from service.db.dialects import insert_numbered
+from service.db.dialects import insert_numbered, insert_rows
 from service.db.rows import Values, prediction_of, prediction_values
 from service.db.tables import PREDICTIONS, SHARED_PREDICTIONS
 
@@ -39,8 +39,7 @@ def insert_predictions(connection: Connection, new: Sequence[NewPrediction], cyc
     for key, number in zip(shared, numbers, strict=True):
         values[key] |= {**_EMPTY, "shared_id": number}
     rows = [{"shared_id": None} | values[id(each.prediction)] | {"job_id": each.job} for each in new]
-    if rows:
-        connection.execute(insert(PREDICTIONS), rows)
+    insert_rows(connection, PREDICTIONS, rows)
 
 
 def prediction_columns(names: Collection[str] | None = None) -> Select[Any]:

@@ -1,5 +1,6 @@
 """Many rows in one statement: every database keeps exactly the same values, and numbers the rows in their order."""
 
+import json
 import math
 from typing import Any
 
@@ -11,7 +12,7 @@ from sqlalchemy.exc import DatabaseError, IntegrityError, StatementError
 
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
-from service.db.dialects import insert_numbered, insert_rows, update_rows
+from service.db.dialects import dumps, insert_numbered, insert_rows, update_rows
 from service.db.rows import new_job_values
 from service.db.session import Database
 from service.db.tables import JOBS, REQUESTS
@@ -70,6 +71,19 @@ def test_rows_are_numbered_in_their_order(any_database: Database) -> None:
     assert [found[number] for number in numbers] == names
     assert numbers == sorted(numbers)
     assert kinds == names
+
+
+@pytest.mark.parametrize(
+    "document", [{"NaN": "-Infinity"}, ["\ud800"], [2**70], ["\u2028 \x7f \0 \N{SNOWMAN}"], 5e-324]
+)
+def test_a_document_is_written_as_what_is_read(document: object) -> None:
+    assert json.loads(dumps(document)) == document
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_document_has_only_finite_numbers(number: float) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        dumps({"NaN": [1.0, number]})
 
 
 def test_no_column_s_null_becomes_a_document(any_database: Database) -> None:
