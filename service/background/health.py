@@ -78,6 +78,7 @@ class HealthMonitor:
         self._failures: FailurePattern[ServerIndex] = FailurePattern(
             settings.health_failures_max, settings.health_failures_window_s
         )
+        self._ended_now: set[AttemptId] = set()
         self._found: list[Finding] = []
         self._noted_s: dict[tuple[ServerIndex, Sign, bool], float] = {}
 
@@ -97,20 +98,24 @@ class HealthMonitor:
     # Called by the scheduling loop.
 
     def progressed(self, reports: Sequence[Report]) -> None:
-        """Note committed reports of progress."""
+        """Note committed reports of progress, after :meth:`cycle`: those of attempts that ended in it are left out."""
         if self._settings.health_hang_factor == 0.0:
             return
         with self._lock:
             for report in reports:
-                if report.attempt is not None and report.iteration is not None:
+                if report.attempt is None or report.iteration is None:
+                    continue
+                if report.attempt not in self._ended_now:
                     self._hangs.progressed(report.attempt, report.iteration, report.total_iterations, report.at_s)
 
     def cycle(self, batch: CycleBatch) -> None:
         """Note the attempts that ended in a cycle."""
         with self._lock:
+            self._ended_now = set()
             for write in batch.writes.values():
                 for attempt in write.attempts:
                     if not attempt.open:
+                        self._ended_now.add(attempt.id)
                         self._ended(write.job, attempt, batch.at_s)
 
     def _ended(self, job: JobRecord, attempt: AttemptRecord, at_s: float) -> None:

@@ -27,11 +27,11 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_json(path: Path, value: dict[str, Any], reserved: Path | None = None) -> None:
+def write_json(path: Path, value: dict[str, Any], reserved: Path | None = None, mode: int | None = None) -> None:
     """Replace ``path`` atomically and durably, whatever is there. Raises OSError and leaves no trace when the disk is full.
 
     ``reserved`` is a file of :func:`reserve` in the same folder: its blocks are used first, so that a record that fits in it can
-    be written on a full disk.
+    be written on a full disk. ``mode`` is set before the file gets its name, where others could replace it.
     """
     data = json.dumps(value).encode()
     folder = open_folder(path.parent)
@@ -42,6 +42,8 @@ def write_json(path: Path, value: dict[str, Any], reserved: Path | None = None) 
                 _write_all(descriptor, data)
                 # Whitespace behind a document is no part of it, so a reserved file keeps its length until it is cut.
                 os.ftruncate(descriptor, len(data))
+                if mode is not None:
+                    os.fchmod(descriptor, mode)
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)

@@ -246,12 +246,13 @@ def is_gone(folder: Path, lock: int = 0) -> bool:
     return found == 0 or lock not in (0, found)
 
 
-def write_stop(folder: Path, warning_signal: str | None, grace_s: float, seal: Seal) -> None:
-    """Ask the supervisor to stop its attempt. A request never weakens an earlier one. Raises OSError."""
+def write_stop(folder: Path, warning_signal: str | None, grace_s: float, seal: Seal, mode: int | None = None) -> None:
+    """Ask the supervisor to stop its attempt. A request never weakens an earlier one. ``mode``: of its file. Raises OSError."""
     earlier = read_stop(folder, seal)
     if earlier is not None and (earlier[0] is None or warning_signal is not None):
         return
-    write_json(folder / STOP, seal.sealed(STOP, {"warning_signal": warning_signal, "grace_s": grace_s}))
+    request = {"warning_signal": warning_signal, "grace_s": grace_s}
+    write_json(folder / STOP, seal.sealed(STOP, request), mode=mode)
     ring(folder)
 
 

@@ -116,8 +116,7 @@ def claimed(inbox: Path) -> str | None:
 
 def write_stop(inbox: Path, warning_signal: str | None, grace_s: float, seal: Seal) -> None:
     """Ask all nodes to stop their parts. A request never weakens an earlier one. Raises OSError."""
-    names.write_stop(inbox, warning_signal, grace_s, seal)
-    (inbox / names.STOP).chmod(_READ_BY_ALL)
+    names.write_stop(inbox, warning_signal, grace_s, seal, _READ_BY_ALL)
 
 
 def read_stop(inbox: Path, seal: Seal) -> tuple[str | None, float] | None:

@@ -8,9 +8,10 @@ import errno
 import select
 import socket
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from policies.model.cluster import Server
 from service.executors.cluster.driver import EngineNode, NodeState
@@ -22,6 +23,8 @@ _RAY_GPU_TYPE_LABEL = "ray.io/accelerator-type"
 _CONNECT_S = 1.0
 _FAILURES = 2
 _FRESH_S = 0.5
+_OPEN_MAX = 256
+"""Connections at once: a process may have 1,024 open files, as a rule, and the cluster more nodes."""
 
 Address = tuple[str, int]
 
@@ -91,35 +94,55 @@ def _engine_node(entry: Mapping[str, Any], trouble: str, draining: bool) -> Engi
     return EngineNode(server, state, entry["NodeManagerAddress"], "Ray drains the node" if draining else "")
 
 
+class _Try(NamedTuple):
+    """A connection that is being made, and until when it may take."""
+
+    node: str
+    link: socket.socket
+    until_s: float
+
+
 def _connect(addresses: Mapping[str, Address]) -> dict[str, int]:
-    """Connect to all at once. Returns the number of the error for each, 0 for none."""
+    """Connect to all, :data:`_OPEN_MAX` at once. Returns the number of the error for each, 0 for none."""
     outcomes: dict[str, int] = {}
-    waiting: dict[int, tuple[str, socket.socket]] = {}
+    untried = deque(addresses.items())
+    waiting: dict[int, _Try] = {}  # those that began first are first
     poller = select.poll()
-    for node, (host, port) in addresses.items():
-        try:
-            kind, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[
-                0
-            ]
-        except OSError:
-            outcomes[node] = 0  # not an address: Ray's own health check decides
-            continue
-        link = socket.socket(kind, socket.SOCK_STREAM)
-        link.setblocking(False)
-        outcomes[node] = link.connect_ex(place)
-        if outcomes[node] == errno.EINPROGRESS:
-            waiting[link.fileno()] = (node, link)
-            poller.register(link, select.POLLOUT)
-        else:
-            link.close()
-    deadline = time.monotonic() + _CONNECT_S
-    while waiting and (left_s := deadline - time.monotonic()) > 0:
-        for number, _ in poller.poll(left_s * 1000):
-            node, link = waiting.pop(number)
+    while untried or waiting:
+        while untried and len(waiting) < _OPEN_MAX:
+            node, address = untried.popleft()
+            begun = _begin(address)
+            if isinstance(begun, int):
+                outcomes[node] = begun
+            else:
+                waiting[begun.fileno()] = _Try(node, begun, time.monotonic() + _CONNECT_S)
+                poller.register(begun, select.POLLOUT)
+        first_s = next(iter(waiting.values())).until_s if waiting else 0.0
+        ready = {number for number, _ in poller.poll(max(0.0, first_s - time.monotonic()) * 1000)}
+        now_s = time.monotonic()
+        for number, each in list(waiting.items()):
+            if number in ready:
+                outcomes[each.node] = each.link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            elif each.until_s <= now_s:
+                outcomes[each.node] = errno.ETIMEDOUT
+            else:
+                continue
+            del waiting[number]
             poller.unregister(number)
-            outcomes[node] = link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            link.close()
-    for node, link in waiting.values():
-        outcomes[node] = errno.ETIMEDOUT
-        link.close()
+            each.link.close()
     return outcomes
+
+
+def _begin(address: Address) -> socket.socket | int:
+    """A connection that is being made, or how the attempt ended at once, as :func:`_connect` says it."""
+    try:
+        kind, _, _, _, place = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0]
+        link = socket.socket(kind, socket.SOCK_STREAM)
+    except OSError:
+        return 0  # not an address, or no descriptors are left: Ray's own health check decides
+    link.setblocking(False)
+    error = link.connect_ex(place)
+    if error == errno.EINPROGRESS:
+        return link
+    link.close()
+    return error

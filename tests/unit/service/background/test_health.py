@@ -166,6 +166,17 @@ def test_no_hang_after_the_end_and_none_where_it_is_off(database: Database, tmp_
     assert ward.run() == []
 
 
+def test_progress_that_comes_with_the_end_is_not_watched(database: Database, tmp_path: Path) -> None:
+    ward = Ward(database, tmp_path)
+    ward.story.job("a", gpus=4, runs_s=50.0).until(1)
+    attempt = ward.story.attempt("a")
+    ward.progress("a", 1.0)
+    ward.story.until(51)
+    # The service passes the last report on after the cycle that it came with.
+    ward.monitor.progressed([Report(ReportKind.PROGRESS, 50.0, attempt, iteration=9.0, total_iterations=9.0)])
+    assert ward.monitor._hangs._courses == {}
+
+
 def test_different_programs_that_fail_on_a_server(database: Database, tmp_path: Path) -> None:
     ward = Ward(database, tmp_path, health_drain="failures")
     for name in ("a", "b"):

@@ -86,6 +86,25 @@ class TestRecords:
         shared.write_stop(inbox, "SIGUSR1", 3.0, SEAL)
         assert shared.read_stop(inbox, SEAL) == (None, 1.0)
 
+    def test_a_stop_changes_no_file_that_its_user_puts_in_its_place(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        key = tmp_path / "executor.key"
+        key.touch(0o600)
+        inbox = shared.make_inbox(tmp_path / "attempts", "7.1", "c0ffee")
+
+        def read_then_replaced(folder: Path, seal: Seal) -> tuple[str | None, float]:
+            (folder / names.STOP).symlink_to(key)
+            return None, 1.0
+
+        monkeypatch.setattr(names, "read_stop", read_then_replaced)
+        shared.write_stop(inbox, None, 1.0, SEAL)
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+
+    def test_a_stop_can_be_read_by_the_user_of_the_job(self, inbox: Path) -> None:
+        shared.write_stop(inbox, None, 1.0, SEAL)
+        assert stat.S_IMODE((inbox / names.STOP).stat().st_mode) == 0o644
+
     def test_the_first_halt_stays(self, inbox: Path) -> None:
         assert shared.read_halt(inbox, SEAL) is None
         assert shared.write_halt(inbox, HALT, SEAL)

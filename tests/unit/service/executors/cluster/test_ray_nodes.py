@@ -1,5 +1,6 @@
 """Which servers a Ray cluster has, and which of them live."""
 
+import resource
 import socket
 import time
 from collections.abc import Mapping
@@ -95,3 +96,15 @@ def test_one_hanging_node_counts_as_dead_the_second_time_and_delays_no_other(mon
         health = nodes.health(table)
     assert health.pop("lives") == ""
     assert set(health.values()) == {"its raylet does not answer"}
+
+
+def test_more_nodes_than_a_process_may_have_open_files() -> None:
+    kept = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (400, kept[1]))
+    try:
+        with socket.create_server(("127.0.0.1", 0), backlog=500) as listener:
+            port = listener.getsockname()[1]
+            table = [_entry(f"n{number}", {}, NodeManagerPort=port) for number in range(450)]
+            assert RayNodes().health(table) == {f"n{number}": "" for number in range(450)}
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, kept)
