@@ -205,9 +205,17 @@ def kept_out(view: ClusterView, spec: JobSpec) -> bool:
 
 def fits_usable(view: ClusterView, spec: JobSpec) -> bool:
     """Whether the usable servers could hold the gang if nothing else ran. O(servers)."""
+    return find(_usable(view), view.cluster, spec) is not None
+
+
+def fits_open(view: ClusterView, job: JobView) -> bool:
+    """Whether those of the usable servers that are open to the job could hold it if nothing else ran. O(servers)."""
+    return find_open(_usable(view), view, job, None) is not None
+
+
+def _usable(view: ClusterView) -> FreePool:
     servers = range(len(view.cluster.servers))
-    pool = FreePool(view.cluster, [view.usable_gpus(ServerIndex(server)) for server in servers])
-    return find(pool, view.cluster, spec) is not None
+    return FreePool(view.cluster, [view.usable_gpus(ServerIndex(server)) for server in servers])
 
 
 def find_open(pool: FreePool, view: ClusterView, job: JobView, salt: int | None) -> Candidate | None:

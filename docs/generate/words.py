@@ -40,7 +40,8 @@ OPTION_MEANINGS = {
     "lost work. `always`: regardless of that cost, for study. A policy without preemption accepts only `never`.",
     "preempt_unsaved": "Whether a job that cannot checkpoint (`checkpoint_period_s` null, no `preemption` signal, no checkpoint "
     "reported) is stopped for another job. `priority`: only for a job of larger priority.",
-    "queue": "Whether jobs pass one that cannot start (`skip`) or wait behind it (`strict`). `auto` is strict where `asrpt` "
+    "queue": "Whether jobs pass one that cannot start (`skip`) or wait behind it (`strict`), unless its servers are "
+    "down or reserved. `auto` is strict where `asrpt` "
     "neither preempts nor releases early, so that smaller jobs do not take the GPUs that become free for a wide gang.",
     "order": "Without preemption: released jobs are ordered by virtual work, or by virtual completion time.",
     "release": "Without preemption: a job competes once the virtual machine has completed it (`virtual`), or earlier if GPUs "

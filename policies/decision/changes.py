@@ -127,7 +127,7 @@ def _index_change_of_unfinished(
 
 def _server_changed(policy: Decider, view: ClusterView, server: ServerIndex, state: SchedulerState) -> bool:
     """A server was added, failed, drained or came back."""
-    state.scan.valid = False
+    state.servers_changed()
     state.ledger.touch_server(server)
     if server >= len(state.pool):
         state.ledger.sync_server(view, server)
@@ -148,7 +148,7 @@ def _follow_server_reservations(view: ClusterView, state: SchedulerState) -> boo
     if view.server_reservations is state.server_reservations:
         return False
     state.server_reservations = view.server_reservations
-    state.scan.valid = False
+    state.servers_changed()
     for job_id in list(state.waiting.keys):
         state.enqueue(view.jobs[job_id], state.waiting.keys[job_id][1].rank)
     return True

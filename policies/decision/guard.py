@@ -1,8 +1,11 @@
 """Step 2 of a cycle: guard the jobs that have waited longest, and end the turns of guarded gangs."""
 
+from policies.choose import fits_open, fits_usable
 from policies.decision.plan import Plan
 from policies.decision.protocols import Decider
 from policies.lifecycle import JobState
+from policies.model.ids import JobId
+from policies.model.reasons import Reason
 from policies.model.view import ClusterView, JobView
 from policies.options import Options, Preemption
 from policies.rules.progress_first import RESTARTS_PER_ATTEMPT_MIN
@@ -10,18 +13,45 @@ from policies.state.scheduler_state import SchedulerState
 
 
 def update_guard(policy: Decider, view: ClusterView, state: SchedulerState, plan: Plan) -> bool:
-    """End the extra job's turn if it is over, and guard further jobs. O(log n) amortised.
+    """End the extra job's turn if it is over, set aside what no servers can hold, and guard further jobs. O(log n) amortised.
 
     Returns whether a running job has become easier to displace.
     """
     victims_changed = False
     if (ended := _end_turn(policy.options, view, state, plan)) is not None:
         victims_changed = policy.index_running(view, ended, state)
-    for job_id in state.guard.fill(view.now_s - policy.options.guard_wait_s):
+    _set_aside(policy, view, state)
+    for job_id in state.guard.fill(view.now_s - policy.options.guard_wait_s, lambda job: can_be_held(view, state, job)):
         if (waiting := state.waiting.keys.get(job_id)) is not None:
             state.enqueue(view.jobs[job_id], waiting[1].rank)
         state.unindex_running(job_id)
     return victims_changed
+
+
+def can_be_held(view: ClusterView, state: SchedulerState, job_id: JobId) -> bool:
+    """Whether the servers that take work could hold this waiting job if nothing else ran there.
+
+    O(servers) for each gang class after a change of servers, and for a job that was tried where servers were reserved.
+    """
+    waiting = state.waiting.keys.get(job_id)
+    if waiting is None or not (state.unusable or view.server_reservations):
+        return True
+    job, gang = view.jobs[job_id], waiting[0]
+    held = state.held.get(gang)
+    if held is None:
+        held = state.held[gang] = not state.unusable or fits_usable(view, job.spec)
+    return held and (state.reasons.of.get(job_id) is not Reason.RESERVED_SERVERS or fits_open(view, job))
+
+
+def _set_aside(policy: Decider, view: ClusterView, state: SchedulerState) -> None:
+    """Set aside the guarded jobs that no servers can hold any more. O(guarded jobs) after a change of servers, else O(1)."""
+    guard = state.guard
+    looked_at = guard.members() if guard.unchecked else [] if guard.extra is None else [guard.extra]
+    guard.unchecked = False
+    for job_id in looked_at:
+        if job_id in state.waiting and not can_be_held(view, state, job_id):
+            guard.set_aside(job_id)
+            policy.on_arrival(view, view.jobs[job_id], state)
 
 
 def _end_turn(options: Options, view: ClusterView, state: SchedulerState, plan: Plan) -> JobView | None:

@@ -1,5 +1,6 @@
 """Step 3 of a cycle: GPUs that are set aside for waiting jobs."""
 
+from policies.decision.guard import can_be_held
 from policies.decision.plan import Plan
 from policies.decision.preemption import PreemptionContext
 from policies.decision.protocols import Decider
@@ -67,6 +68,8 @@ def reserve_for_overdue(policy: Decider, view: ClusterView, state: SchedulerStat
     guarded and displaces others; GPUs reserved for it would only idle until then.
     """
     order = state.guard.overdue_order
+    while order and not can_be_held(view, state, order[0][1]):
+        state.guard.set_aside(order[0][1])
     if not order or state.guard.gpus_max <= 0.0:
         return
     since_s, job_id = order[0]

@@ -17,8 +17,12 @@ from policies.model.reasons import Reason
 from policies.model.resources import demand_of
 from policies.model.view import ClusterView, JobView
 from policies.options import Preemption, Queue
+from policies.rules.server_reservations import may_last_s
 from policies.state.keys import GangClass, JobKey
 from policies.state.scheduler_state import SchedulerState
+
+KEPT_OUT_PER_CLASS_MAX = 64
+"""Jobs of one gang class that one cycle looks at in vain because servers are reserved, in search of shorter ones."""
 
 
 class Scanner(Decider, Protocol):
@@ -105,9 +109,14 @@ def _still_holds(policy: Scanner, view: ClusterView, state: SchedulerState, *, v
 
 
 def _try_heads(policy: Scanner, context: PreemptionContext, plan: Plan, heads: QueueHeads, *, strict: bool) -> None:
-    """Try heads until none is left; the next job of a class follows a head that was placed, or delayed."""
+    """Try heads until none is left; the next job of a class follows a head that was placed, or delayed.
+
+    With ``strict`` until one has to wait for others to end. One that waits for its servers lets the others pass: nobody knows
+    until when.
+    """
     state = context.state
     delayed: dict[GangClass, int] = {}
+    kept_out = _KeptOut(context, plan)
     while heads.waiting:
         if state.pool.total == 0 and not context.worth_trying(heads.waiting[0].key):
             heads.mark_rest_infeasible()
@@ -115,6 +124,9 @@ def _try_heads(policy: Scanner, context: PreemptionContext, plan: Plan, heads: Q
         if (head := heads.pop()) is None:
             return
         job = context.view.jobs[head.key.job]
+        if kept_out.as_well(head.gang, job):
+            heads.push_next(head)
+            continue
         outcome, reason = policy.try_job(context, plan, job, head.key)
         if outcome is Outcome.PLACED:
             if reason is Reason.RESERVED:
@@ -127,11 +139,50 @@ def _try_heads(policy: Scanner, context: PreemptionContext, plan: Plan, heads: Q
             state.scan.delayed.add(head.gang)
         elif reason is Reason.FRAGMENTED:
             state.scan.valid = False
-        if strict:
+        if reason is Reason.RESERVED_SERVERS and kept_out.note(head.gang, job):
+            heads.push_next(head)
+            continue
+        if strict and reason not in (Reason.NO_SUCH_SERVERS, Reason.RESERVED_SERVERS):
             return
         delayed[head.gang] = delayed.get(head.gang, 0) + 1
         if outcome is Outcome.DELAYED and delayed[head.gang] <= policy.delayed_per_class_max:
             heads.push_next(head)
+
+
+class _KeptOut:
+    """The jobs that reserved servers are closed to because they may last too long: one that may last as long needs no try."""
+
+    def __init__(self, context: PreemptionContext, plan: Plan) -> None:
+        self._view = context.view
+        self._plan = plan
+        self._least_s: dict[GangClass, float] = {}
+        self._unknown: set[GangClass] = set()
+        self._looked_at: dict[GangClass, int] = {}
+
+    def note(self, gang: GangClass, job: JobView) -> bool:
+        """The job was tried in vain. Returns whether the next one of its class is to be looked at."""
+        lasts_s = may_last_s(self._view, job)
+        if math.isfinite(lasts_s):
+            self._least_s[gang] = min(lasts_s, self._least_s.get(gang, math.inf))
+        else:
+            self._unknown.add(gang)
+        return self._goes_on(gang)
+
+    def as_well(self, gang: GangClass, job: JobView) -> bool:
+        """Whether the job is certainly kept out as well, and the next one of its class is to be looked at. O(1)."""
+        if gang not in self._looked_at:
+            return False
+        lasts_s = may_last_s(self._view, job)
+        # One of unknown duration may be let in where the reservation would stop it.
+        certain = self._least_s.get(gang, math.inf) <= lasts_s if math.isfinite(lasts_s) else gang in self._unknown
+        if not certain or not self._goes_on(gang):
+            return False
+        self._plan.explain(job.id, Reason.RESERVED_SERVERS)
+        return True
+
+    def _goes_on(self, gang: GangClass) -> bool:
+        self._looked_at[gang] = count = self._looked_at.get(gang, 0) + 1
+        return count <= KEPT_OUT_PER_CLASS_MAX
 
 
 def _block(view: ClusterView, state: SchedulerState, plan: Plan, heads: Sequence[QueueHead]) -> None:

@@ -1,5 +1,6 @@
 """The starvation guard: the jobs that come first because they have waited longest."""
 
+from collections.abc import Callable, Set
 from typing import Any, NamedTuple
 
 from policies.model.ids import JobId
@@ -19,10 +20,22 @@ class StarvationGuard:
     """The guarded jobs and the order in which others become guarded. Every update is O(log n).
 
     The oldest unfinished jobs are guarded while their GPUs fit ``gpus_max`` (0: no guard), and one job besides: ``extra``.
-    A guarded job stays guarded until it ends, is withdrawn or its turn is over (:mod:`policies.decision.guard`).
+    A guarded job stays guarded until it ends, is withdrawn or its turn is over (:mod:`policies.decision.guard`). A job that no
+    servers can hold at present is set aside: guarded, it would keep the others from being guarded for as long.
     """
 
-    __slots__ = ("_ages", "_waits", "extra", "gpus_max", "guarded", "guarded_gpus", "overdue_order", "waiting_order")
+    __slots__ = (
+        "_ages",
+        "_aside",
+        "_waits",
+        "extra",
+        "gpus_max",
+        "guarded",
+        "guarded_gpus",
+        "overdue_order",
+        "unchecked",
+        "waiting_order",
+    )
 
     def __init__(self, gpus_max: float) -> None:
         self.gpus_max = gpus_max
@@ -31,14 +44,18 @@ class StarvationGuard:
         self.guarded_gpus = 0
         self.extra: JobId | None = None
         self.waiting_order: SortedList[tuple[float, JobId]] = SortedList()
-        """(submission time, job) of each waiting job."""
+        """(submission time, job) of each waiting job that is not set aside."""
         self.overdue_order: SortedList[tuple[float, JobId]] = SortedList()
-        """(time from which its wait counts, job) of each waiting job: the first is overdue first. That time is its submission,
-        later by the waiting that the time it has run is worth.
+        """(time from which its wait counts, job) of the same jobs: the first is overdue first. That time is the submission, later
+        by the waiting that the time it has run is worth.
         """
         self._waits: dict[JobId, _Wait] = {}
         self._ages: SortedList[tuple[float, JobId, int]] = SortedList()
-        """(submission time, job, GPUs) of each competing job that is not in ``guarded``."""
+        """(submission time, job, GPUs) of each competing job that is neither in ``guarded`` nor set aside."""
+        self._aside: dict[JobId, tuple[float, JobId, int]] = {}
+        """The jobs that are set aside, and their entries in ``_ages``."""
+        self.unchecked = True
+        """Whether servers have changed since it was looked at whether they can hold the guarded jobs."""
 
     def tier(self, job: JobId) -> int:
         """0 for guarded jobs, else 1."""
@@ -50,13 +67,14 @@ class StarvationGuard:
 
     def compete(self, job: JobView) -> None:
         """The job waits for GPUs or holds some: it may become guarded."""
-        if job.id not in self.guarded:
+        if job.id not in self.guarded and job.id not in self._aside:
             entry = (job.submitted_at_s, job.id, job.spec.gpus)
             self._ages.discard(entry)
             self._ages.add(entry)
 
     def leave(self, job: JobView) -> None:
         """The job neither waits for GPUs nor holds any."""
+        self._aside.pop(job.id, None)
         if self.guarded.pop(job.id, None) is None:
             self._ages.discard((job.submitted_at_s, job.id, job.spec.gpus))
         else:
@@ -72,40 +90,82 @@ class StarvationGuard:
             ran_s = job.attained_service_s(0.0) / job.spec.gpus * cluster_gpus / self.gpus_max
             by_wait = (job.submitted_at_s + ran_s, job.id)
         self._waits[job.id] = _Wait(by_age, by_wait, job.spec.gpus)
-        self.waiting_order.add(by_age)
-        self.overdue_order.add(by_wait)
+        if job.id not in self._aside:
+            self.waiting_order.add(by_age)
+            self.overdue_order.add(by_wait)
 
     def stop_waiting(self, job: JobId) -> None:
         """The job does not wait any more; it was known as waiting."""
         wait = self._waits.pop(job)
-        self.waiting_order.remove(wait.by_age)
-        self.overdue_order.remove(wait.by_wait)
+        if job not in self._aside:
+            self._leave_orders(wait)
 
-    def fill(self, overdue_since_s: float) -> list[JobId]:
+    def set_aside(self, job: JobId) -> None:
+        """No servers can hold this waiting job: it is neither guarded nor overdue until :meth:`take_back`."""
+        wait = self._waits[job]
+        self._leave_orders(wait)
+        self._aside[job] = entry = (*wait.by_age, wait.gpus)
+        if self.guarded.pop(job, None) is None:
+            self._ages.discard(entry)
+        else:
+            self.guarded_gpus -= wait.gpus
+        if self.extra == job:
+            self.extra = None
+
+    def take_back(self) -> None:
+        """Servers have changed: any job may be held now, or none. O(jobs that are set aside x log n)."""
+        self.unchecked = True
+        for job, entry in self._aside.items():
+            self._ages.add(entry)
+            if (wait := self._waits.get(job)) is not None:
+                self.waiting_order.add(wait.by_age)
+                self.overdue_order.add(wait.by_wait)
+        self._aside.clear()
+
+    @property
+    def aside(self) -> Set[JobId]:
+        """The jobs that are set aside."""
+        return self._aside.keys()
+
+    def fill(self, overdue_since_s: float, fits: Callable[[JobId], bool]) -> list[JobId]:
         """Guard the oldest competing jobs while they fit ``gpus_max``, and one waiting job; return the new ones.
 
         The latter is the oldest waiting job if its gang alone would fit. Otherwise it is, whatever its size, the first job of
         ``overdue_order``, once its wait counts since ``overdue_since_s`` or before. (On a small cluster, where one gang takes
         most of the GPUs, the oldest waiting job would otherwise displace all others in turn: first in, first out.)
-        O(log n) amortised.
+        Jobs that no servers can hold (not ``fits``) are set aside. O(log n) amortised.
         """
         entered = []
         while self._ages and self.guarded_gpus + self._ages[0][2] <= self.gpus_max:
-            _, job, gpus = self._ages.pop_first()
+            _, job, gpus = self._ages[0]
+            if not fits(job):
+                self.set_aside(job)
+                continue
+            self._ages.pop_first()
             self._guard(job, gpus)
             if job == self.extra:
                 self.extra = None
             entered.append(job)
-        if self.extra is None and self.gpus_max > 0.0:
-            found = self._first_unguarded(self.waiting_order)
-            if found is None or self._waits[found[1]].gpus > self.gpus_max:
-                found = self._first_unguarded(self.overdue_order)
-                if found is not None and found[0] > overdue_since_s:
-                    found = None
-            if found is not None:
-                self.extra = found[1]
-                entered.append(found[1])
+        while self.extra is None and (found := self._next_extra(overdue_since_s)) is not None:
+            if fits(found):
+                self.extra = found
+                entered.append(found)
+            else:
+                self.set_aside(found)
         return entered
+
+    def _next_extra(self, overdue_since_s: float) -> JobId | None:
+        if self.gpus_max <= 0.0:
+            return None
+        oldest = self._first_unguarded(self.waiting_order)
+        if oldest is not None and self._waits[oldest[1]].gpus <= self.gpus_max:
+            return oldest[1]
+        overdue = self._first_unguarded(self.overdue_order)
+        return overdue[1] if overdue is not None and overdue[0] <= overdue_since_s else None
+
+    def _leave_orders(self, wait: _Wait) -> None:
+        self.waiting_order.remove(wait.by_age)
+        self.overdue_order.remove(wait.by_wait)
 
     def _guard(self, job: JobId, gpus: int) -> None:
         self.guarded[job] = gpus
@@ -133,7 +193,9 @@ class StarvationGuard:
     def check(self) -> None:
         """Raise AssertionError unless all orders agree and the guarded GPUs are the sum over the guarded jobs. O(n)."""
         assert self.guarded_gpus == sum(self.guarded.values())
-        assert list(self.waiting_order) == sorted(wait.by_age for wait in self._waits.values())
-        assert list(self.overdue_order) == sorted(wait.by_wait for wait in self._waits.values())
+        counted = [wait for job, wait in self._waits.items() if job not in self._aside]
+        assert list(self.waiting_order) == sorted(wait.by_age for wait in counted)
+        assert list(self.overdue_order) == sorted(wait.by_wait for wait in counted)
         assert self.guarded.keys().isdisjoint(entry[1] for entry in self._ages)
+        assert self._aside.keys().isdisjoint((*self.members(), *(entry[1] for entry in self._ages)))
         assert self.extra not in self.guarded

@@ -34,6 +34,7 @@ class SchedulerState:
     """See the module. Every update is O(log n).
 
     ``gpus`` is G, all GPUs of the cluster (at least 1); ``pool`` is the ledger's; ``unusable``: servers that take no work;
+    ``held``: whether the other servers could hold each gang class, as far as that was asked since servers changed;
     ``shares`` is None unless use is shared between projects. ``foreseen``: the next preemption, None until it is computed. A
     policy with state of its own derives from this class.
     """
@@ -43,6 +44,7 @@ class SchedulerState:
         "foreseen",
         "gpus",
         "guard",
+        "held",
         "ledger",
         "placements",
         "pool",
@@ -61,6 +63,7 @@ class SchedulerState:
         servers = [ServerIndex(index) for index in range(len(view.cluster.servers))]
         self.gpus = max(1, view.cluster.gpus)
         self.unusable = {server for server in servers if view.usable_gpus(server) == 0}
+        self.held: dict[GangClass, bool] = {}
         self.server_reservations: Sequence[ServerReservation] = ()
         self.shares: ProjectShares | None = None
         if options.fair_share:
@@ -78,6 +81,12 @@ class SchedulerState:
         self.delays = PlacementDelays()
         self.reasons = WaitReasons()
         self.foreseen: Foreseen | None = None
+
+    def servers_changed(self) -> None:
+        """Servers take work or not, or are reserved: what could not be held may be now."""
+        self.scan.valid = False
+        self.held.clear()
+        self.guard.take_back()
 
     def dump(self) -> dict[str, Any]:
         """When delays began, which jobs are guarded and what projects have used: none follows from the jobs."""
@@ -196,6 +205,6 @@ class SchedulerState:
         for part in (self.waiting, self.running, self.placements, self.guard, self.traffic):
             part.check()
         self.ledger.check(view)
-        assert {job for _, job in self.guard.waiting_order} == self.waiting.keys.keys()
+        assert {job for _, job in self.guard.waiting_order} == self.waiting.keys.keys() - self.guard.aside
         assert all(self.guard.tier(job) for job in (*self.running.keys, *self.running.protected))
         assert self.running.keys.keys().isdisjoint(self.waiting.keys)

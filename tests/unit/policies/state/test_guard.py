@@ -11,7 +11,8 @@ from service.engine.record import JobRecord
 GPUS_MAX = 4.0
 JOBS = st.lists(st.tuples(st.sampled_from([1, 2, 4, 8]), st.integers(0, 30)), min_size=1, max_size=8)
 OPERATIONS = st.lists(
-    st.tuples(st.sampled_from(["compete", "leave", "wait", "stop", "fill"]), st.integers(0, 7)), max_size=30
+    st.tuples(st.sampled_from(["compete", "leave", "wait", "stop", "fill", "lose", "return"]), st.integers(0, 7)),
+    max_size=30,
 )
 
 
@@ -26,6 +27,9 @@ def test_the_guard_agrees_with_a_search_of_all_jobs(
     waiting: set[int] = set()
     guarded: list[int] = []
     extra: int | None = None
+    lost: set[int] = set()
+    """Jobs whose servers are gone. One that is found waiting is set aside until servers return."""
+    aside: set[int] = set()
     for operation, choice in operations:
         job = jobs[choice % len(jobs)]
         if operation == "compete":
@@ -36,6 +40,7 @@ def test_the_guard_agrees_with_a_search_of_all_jobs(
             competing.discard(job.id)
             guarded = [each for each in guarded if each != job.id]
             extra = None if extra == job.id else extra
+            aside.discard(job.id)
         elif operation == "wait" and job.id not in waiting and job.id in competing:
             guard.start_waiting(job, 8)
             waiting.add(job.id)
@@ -43,8 +48,18 @@ def test_the_guard_agrees_with_a_search_of_all_jobs(
             guard.stop_waiting(job.id)
             waiting.discard(job.id)
         elif operation == "fill":
-            entered, guarded, extra = _filled(jobs, competing, waiting, guarded, extra, overdue_since_s=15.0)
-            assert guard.fill(15.0) == entered
+            homeless = lost & waiting
+            entered, guarded, extra = _filled(
+                jobs, competing - aside, waiting - aside, guarded, extra, homeless, overdue_since_s=15.0
+            )
+            assert guard.fill(15.0, lambda number, gone=homeless: number not in gone) == entered
+            aside = set(guard.aside)
+            assert aside <= lost
+        elif operation == "lose":
+            lost.add(job.id)
+        elif operation == "return":
+            guard.take_back()
+            lost, aside = set(), set()
         guard.check()
         assert (list(guard.guarded), guard.extra) == (guarded, extra)
         assert guard.guarded_gpus == sum(jobs[number - 1].spec.gpus for number in guarded) <= GPUS_MAX
@@ -60,20 +75,21 @@ def _filled(
     waiting: set[int],
     guarded: list[int],
     extra: int | None,
+    homeless: set[int],
     overdue_since_s: float,
 ) -> tuple[list[int], list[int], int | None]:
     """The jobs that become guarded, all guarded jobs but the extra one, and that one."""
     by_age = sorted(jobs, key=lambda job: (job.submitted_at_s, job.id))
     entered, guarded = [], list(guarded)
     for job in by_age:
-        if job.id in competing and job.id not in guarded:
+        if job.id in competing - homeless and job.id not in guarded:
             if sum(jobs[number - 1].spec.gpus for number in guarded) + job.spec.gpus > GPUS_MAX:
                 break
             guarded.append(job.id)
             entered.append(job.id)
             extra = None if extra == job.id else extra
     if extra is None:
-        oldest = next((job for job in by_age if job.id in waiting and job.id not in guarded), None)
+        oldest = next((job for job in by_age if job.id in waiting - homeless and job.id not in guarded), None)
         if oldest is not None and (oldest.spec.gpus <= GPUS_MAX or oldest.submitted_at_s <= overdue_since_s):
             extra = oldest.id
             entered.append(oldest.id)

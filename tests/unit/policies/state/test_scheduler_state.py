@@ -15,6 +15,10 @@ from service.engine.record import JobRecord
 from service.engine.world import Costs, World
 
 
+def any_fits(job: JobId) -> bool:
+    return True
+
+
 def make(*gpus: int, guard: float = 0.0) -> tuple[World, SchedulerState]:
     world = World(Cluster("c", tuple(Server(f"s{n}", count) for n, count in enumerate(gpus))), Costs())
     return world, SchedulerState(world, Options(guard_share=guard / sum(gpus)))
@@ -130,11 +134,11 @@ def test_the_oldest_jobs_are_guarded_while_they_fit_the_share() -> None:
     for record in jobs:
         state.guard.compete(record)
         state.enqueue(record, float(10 - record.id))
-    assert state.guard.fill(-1e9) == [1, 2, 3], "two that fit, and the oldest waiting one besides"
+    assert state.guard.fill(-1e9, any_fits) == [1, 2, 3], "two that fit, and the oldest waiting one besides"
     assert (sorted(state.guard.guarded), state.guard.extra, state.guard.guarded_gpus) == ([1, 2], 3, 3)
     assert [state.guard.tier(record.id) for record in jobs] == [0, 0, 0, 1]
     state.end(jobs[0])
-    assert state.guard.fill(-1e9) == [3, 4]
+    assert state.guard.fill(-1e9, any_fits) == [3, 4]
     assert (sorted(state.guard.guarded), state.guard.extra) == ([2, 3], 4)
 
 
@@ -142,15 +146,15 @@ def test_a_gang_beyond_the_share_is_guarded_only_when_it_is_overdue() -> None:
     _, state = make(8, guard=3.0)
     state.guard.compete(job(1, 8, 50.0))
     state.enqueue(job(1, 8, 50.0), 1.0)
-    assert state.guard.fill(overdue_since_s=49.0) == []
-    assert state.guard.fill(overdue_since_s=50.0) == [1]
+    assert state.guard.fill(49.0, any_fits) == []
+    assert state.guard.fill(50.0, any_fits) == [1]
 
 
 def test_a_job_that_does_not_compete_is_not_guarded() -> None:
     _, state = make(8, guard=3.0)
     state.guard.compete(job(1, 2))
     state.enqueue(job(1, 2), 1.0)
-    assert state.guard.fill(-1e9) == [1]
+    assert state.guard.fill(-1e9, any_fits) == [1]
     state.dequeue(JobId(1))
     state.guard.leave(job(1, 2))
     assert (state.guard.guarded, state.guard.guarded_gpus, list(state.guard._ages)) == ({}, 0, [])
@@ -167,10 +171,10 @@ def test_the_wait_of_a_job_that_has_run_counts_later() -> None:
         state.guard.compete(record)
         state.enqueue(record, 1.0)
     assert list(state.guard.overdue_order) == [(0.0, 2), (40.0, 1)]
-    assert state.guard.fill(39.0) == [2]
+    assert state.guard.fill(39.0, any_fits) == [2]
     state.end(job(2, 4))
-    assert state.guard.fill(39.0) == []
-    assert state.guard.fill(40.0) == [1]
+    assert state.guard.fill(39.0, any_fits) == []
+    assert state.guard.fill(40.0, any_fits) == [1]
     state.dequeue(JobId(1))
     assert (list(state.guard.overdue_order), list(state.guard.waiting_order)) == ([], [])
 
@@ -189,7 +193,7 @@ def test_a_dump_names_the_guarded_jobs(guard: float) -> None:
     _, state = make(8, guard=guard)
     state.guard.compete(job(1, 2))
     state.enqueue(job(1, 2), 1.0)
-    state.guard.fill(-1e9)
+    state.guard.fill(-1e9, any_fits)
     state.delays.begin(JobId(1), 12.5)
     assert state.dump() == {
         "delayed_since_s": {"1": 12.5},
