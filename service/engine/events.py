@@ -80,8 +80,8 @@ class ReportKind(StrEnum):
     LAUNCH_FAILED = "launch_failed"
     """The attempt never ran; ``reason`` is set."""
     LOST = "lost"
-    """The attempt has ended without an exit status (its host's lease expired, the machine rebooted). ``server`` is set if it
-    was lost together with a server."""
+    """The attempt has ended without an exit status. ``server`` is set if it was lost together with a server: one that failed,
+    that was restarted, or whose service did not renew the lease."""
     SERVER_DOWN = "server_down"
     SERVER_UP = "server_up"
     """It answers. Drained servers stay drained."""

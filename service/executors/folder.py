@@ -82,10 +82,12 @@ def end_record(
     detail: str = "",
     stop_signalled: bool = False,
     warning: str | None = None,
+    server: int | str | None = None,
 ) -> dict[str, Any]:
     """What ``exit.json`` holds: ``outcome`` is ``exited``, ``launch_failed`` or ``lost``, ``reason`` a word of the reasons.
 
     ``warning``: ``delivered`` if a process has taken the warning of a stop, ``not_delivered`` if none has, None without one.
+    ``server``: the one that was lost with the attempt, by its position or, on an engine, by its name; None if it went on.
     """
     return {
         "outcome": outcome,
@@ -95,6 +97,7 @@ def end_record(
         "detail": detail[:_DETAIL_CHARS],
         "stop_signalled": stop_signalled,
         "warning": warning,
+        "server": server,
     }
 
 
@@ -123,6 +126,7 @@ def read_end(folder: Path, seal: Seal, name: str = EXIT) -> dict[str, Any] | Non
         and isinstance(record["stop_signalled"], bool)
         # Release 0.1 wrote none.
         and record.get("warning") in (None, DELIVERED, NOT_DELIVERED)
+        and (isinstance(record.get("server"), str | None) or position(record["server"]) is not None)
     )
     return record if sound else None
 
@@ -132,6 +136,11 @@ def seconds(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _SECONDS_MAX:
         return None
     return float(value)
+
+
+def position(value: object) -> int | None:
+    """The position of a server from a file; None if it is invalid."""
+    return value if type(value) is int and value >= 0 else None
 
 
 def read_ranks(folder: Path, seal: Seal) -> list[tuple[int, int]]:

@@ -137,6 +137,7 @@ def build_plan(launch: Launch, site: Site, identity: Identity, master_port: int,
         "grace_s": spec.preemption.grace_s if spec.preemption is not None else site.term_grace_s,
         "term_grace_s": site.term_grace_s,
         "clock_s": clock_s,
+        "server": launch.placement.servers[0],
         "refusal": None,
     }
     if spec.image is not None:

@@ -408,14 +408,16 @@ class Supervisor:
     def exit_record(self) -> dict[str, Any]:
         """How the attempt ended, after its last process did."""
         code = attempt_exit_code(self.codes)
-        outcome, reason, detail = "exited", None, ""
+        outcome, reason, detail, server = "exited", None, "", None
         if code not in (0, 75):
             reason = "disk_full" if self.output.names_full_disk else None
             if self.cgroup is not None and "memory_mib" in self.plan["limits"] and self.cgroup.ran_out_of_memory():
                 reason = "out_of_memory"
             detail = "; ".join(f"rank {rank.index}: exit code {rank.code}" for rank in self.ranks if rank.code)
             if self.lease_expired:
-                outcome, detail = "lost", f"the service did not renew its lease for {self.plan['lease_s']} s; {detail}"
+                # For the service, which was away, and for its other machines, this server is one that does not answer.
+                outcome, server = "lost", self.plan["server"]
+                detail = f"the service did not renew its lease for {self.plan['lease_s']} s; {detail}"
         return names.end_record(
             outcome,
             now_s(self.plan),
@@ -424,6 +426,7 @@ class Supervisor:
             detail=detail,
             stop_signalled=self.stop_signalled,
             warning=self.warner.outcome if self.warner is not None else None,
+            server=server,
         )
 
     def failure_record(self, reason: str, detail: str) -> dict[str, Any]:
@@ -490,6 +493,7 @@ def fill_folder(plan: dict[str, Any], drafted: Path, keeper: int) -> tuple[Path,
             raise KeeperLost("the parent of its supervisor was killed")
         identity = {"pid": me.id.pid, "start_ticks": me.id.start_ticks, "boot_id": boot_id(), "at_s": now_s(plan)}
         identity |= {"keeper": list(parent.id), "cgroup": plan["cgroup"], "master_port": plan["master_port"]}
+        identity["server"] = plan["server"]
         (drafted / names.OUTPUT).mkdir(mode=0o700)
         (drafted / names.PROGRESS).touch(mode=0o600)
         if account := plan["account"]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from policies.model.ids import AttemptId
+from policies.model.ids import AttemptId, ServerIndex
 from policies.model.reasons import Reason
 from service.engine.events import Report, ReportKind, Warned
 from service.engine.ports import AttemptStatus
@@ -222,6 +222,7 @@ class WatchedAttempt:
             checkpoint_iteration=progress.checkpoint_iteration,
             detail=record["detail"],
             warning=Warned(warning) if (warning := record.get("warning")) is not None else None,
+            server=ServerIndex(server) if (server := names.position(record.get("server"))) is not None else None,
         )
 
     def _is_alive(self, child_code: int | None, now_s: float) -> bool:
@@ -236,14 +237,19 @@ class WatchedAttempt:
             return True
         if names.read_end(self.folder, self.seal) is not None:
             return False
-        boot = self._supervisor().get("boot_id")
+        supervisor = self._supervisor()
+        boot = supervisor.get("boot_id")
         rebooted = isinstance(boot, str) and boot != processes.boot_id()
         # Report the loss only after no process is left that could write checkpoints. Numbers of another boot prove nothing; what
         # processes inherited still does.
         over = rebooted and self._is_older_than_boot()
         if not over and self._end_remains(numbers=isinstance(boot, str) and not rebooted):
             return True
-        self._write_lost("the machine was restarted" if rebooted else "its supervisor was killed", now_s)
+        if rebooted:
+            # The server was lost, whoever notices it: this service, or another one that leads meanwhile.
+            self._write_lost("the machine was restarted", now_s, names.position(supervisor.get("server")))
+        else:
+            self._write_lost("its supervisor was killed", now_s)
         return False
 
     def _is_older_than_boot(self) -> bool:
@@ -296,9 +302,11 @@ class WatchedAttempt:
         reason = Reason.DISK_FULL if full else Reason.LAUNCH_FAILED
         self.fail(now_s, reason, f"its supervisor ended with {child_code} before it began")
 
-    def _write_lost(self, detail: str, now_s: float) -> None:
+    def _write_lost(self, detail: str, now_s: float, server: int | None = None) -> None:
         signalled = names.has(self.folder, names.SIGNALLED)
-        record = names.end_record("lost", now_s, reason=Reason.NODE_LOST, detail=detail, stop_signalled=signalled)
+        record = names.end_record(
+            "lost", now_s, reason=Reason.NODE_LOST, detail=detail, stop_signalled=signalled, server=server
+        )
         try:
             write_json(
                 self.folder / names.EXIT, self.seal.sealed(names.EXIT, record), reserved=self.folder / names.RESERVED

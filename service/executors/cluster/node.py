@@ -207,6 +207,9 @@ class NodeSupervisor(Supervisor):
         self._lease_is_over()
         self._let_service_read()
         super()._react(ended)
+        if self.lease_expired:
+            # At once: the ranks of other nodes may fail when they miss this one's.
+            self._halt("its lease was not renewed", self.plan["warning_signal"], self.grace_s)
         self._keep_time()
 
     def _read_wakeups(self, ended: list[Rank]) -> None:
@@ -355,6 +358,7 @@ def narrowed(plan: dict[str, Any], name: str, environ: Mapping[str, str]) -> dic
         "attempt": shared.node_name(rank),
         "node": rank,
         "node_name": name,
+        "server": name,
         "nodes": [other["name"] for other in nodes],
         "gpus": gpus if wanted is not None else [],
         "gpus_wanted": wanted,

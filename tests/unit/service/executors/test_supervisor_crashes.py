@@ -222,7 +222,7 @@ class TestStrangers:
     """A number in an old record may belong to somebody else by now."""
 
     def attempt_of_dead_supervisor(self, house: House, **identity: Any) -> None:
-        run_dying_supervisor(plan_of(house, python("pass")), "name", "after")
+        run_dying_supervisor(plan_of(house, python("pass"), gpus=(0, 1)), "name", "after")
         folder = house.folder()
         known = json.loads((folder / names.SUPERVISOR).read_text())
         del known["seal"]
@@ -236,7 +236,8 @@ class TestStrangers:
             assert info is not None
             house.write_record(names.RANKS, {"ranks": [[stranger.pid, info.id.start_ticks - 1]]})
             house.new_executor()
-            assert house.wait_end().kind is ReportKind.LOST
+            end = house.wait_end()
+            assert (end.kind, end.server) == (ReportKind.LOST, None), "the program may have killed its supervisor"
             assert stranger.poll() is None
         finally:
             stranger.kill()
@@ -252,11 +253,17 @@ class TestStrangers:
             house.new_executor()
             end = house.wait_end()
             assert (end.kind, end.reason) == (ReportKind.LOST, Reason.NODE_LOST)
-            assert "restarted" in end.detail
+            assert (end.server, "restarted" in end.detail) == (1, True), "lost with its server, so it uses up no retry"
             assert stranger.poll() is None
         finally:
             stranger.kill()
             stranger.wait()
+
+    def test_a_record_without_a_server_names_none(self, house: House) -> None:
+        """An attempt that a former release has started."""
+        self.attempt_of_dead_supervisor(house, boot_id="another-boot", server=None)
+        house.new_executor()
+        assert house.wait_end().server is None
 
 
 class TestDoubledLaunches:
@@ -302,11 +309,11 @@ class TestDoubledLaunches:
 class TestLease:
     def test_without_a_service_an_attempt_stops_itself(self, house: House) -> None:
         house.new_executor(lease_s=0.3)
-        house.executor.send([launch(python(WAIT))])
+        house.executor.send([launch(python(WAIT), gpus=(0, 1))])
         wait_for((house.folder() / names.EXIT).exists, "the end by lease")
         end = house.wait_end()
         assert (end.kind, end.stop_signalled) == (ReportKind.LOST, True)
-        assert "lease" in end.detail
+        assert (end.server, "lease" in end.detail) == (1, True), "lost with its server, so it uses up no retry"
 
     def test_it_is_warned_first_if_it_asked_for_that(self, house: House) -> None:
         house.new_executor(lease_s=0.3)

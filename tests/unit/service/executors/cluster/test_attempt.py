@@ -19,6 +19,7 @@ from service.executors.cluster.driver import EngineEnd, EngineJob, EngineJobStat
 from service.executors.cluster.shared import LAUNCH, AttemptFolder, LaunchRecord
 from service.executors.cluster.submissions import Submissions
 from service.executors.cluster.surroundings import MARGIN_S, Dropped, StopOrder, Surroundings
+from service.executors.files import write_json
 from service.executors.seal import Seal
 from tests.local_executor import launch
 
@@ -92,6 +93,18 @@ def job(engine_id: str, state: EngineJobState, end: EngineEnd | None = None, *, 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
+
+
+def test_a_part_whose_lease_was_not_renewed_was_lost_with_its_server(bench: Bench) -> None:
+    shared.claim(bench.inbox, "a launch")
+    node = names.make_private(shared.node_folder(bench.inbox, 0))
+    record = names.end_record("lost", 1000.0, exit_code=143, stop_signalled=True, server="a")
+    write_json(node / names.EXIT, Seal("key").sealed(names.EXIT, record))
+    bench.answer(job("7", EngineJobState.ENDED, EngineEnd.COMPLETED))
+    bench.look_at(1001.0)
+    end = bench.attempt.end
+    assert end is not None
+    assert (end.kind, end.server) == (ReportKind.LOST, 0)
 
 
 def test_a_lost_server_has_the_grace_period_of_the_launch_although_a_stop_has_a_shorter_one(bench: Bench) -> None:

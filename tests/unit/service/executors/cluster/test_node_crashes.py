@@ -206,6 +206,21 @@ class TestLease:
         end = shared.combined_end([servers.end(0), servers.end(1)], halt.node if halt is not None else None)
         assert end["outcome"] == "lost"
         assert "the service did not renew its lease for 1.5 s" in end["detail"]
+        assert end["server"] in ("node0", "node1"), "lost with its server, so it uses up no retry"
+
+    def test_the_first_that_notices_it_stops_the_others_at_once(self, servers: Servers) -> None:
+        """Else the ranks there would end because they miss this one's, and the attempt would count as one that failed."""
+        plan = servers.plan(python(STUBBORN), plan={"grace_s": 600.0})
+        programs = servers.start(plan | {"lease_s": 1.5}, [0], "word") + servers.start(plan, [1], "word")
+        servers.wait_output("got 15", 1)
+        assert not servers.node(0).end
+        halt = shared.read_halt(servers.inbox(), servers.seal())
+        assert halt is not None
+        assert (halt.node, "lease" in halt.detail) == (0, True)
+        shared.write_stop(servers.inbox(), None, 0.1, servers.seal())
+        assert [code_of(program) for program in programs] == [0, 0]
+        end = shared.combined_end([servers.end(0), servers.end(1)], halt.node)
+        assert (end["outcome"], end["server"]) == ("lost", "node0")
 
     def test_renewals_keep_it(self, servers: Servers) -> None:
         (program,) = servers.start(servers.plan(python(WAIT), (1,), plan={"lease_s": 4.0}))
