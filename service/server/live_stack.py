@@ -46,6 +46,7 @@ from predictor.locality import SlowdownLearner
 from predictor.serving import LivePredictor
 from predictor.speeds import SpeedLearner
 from service.background.health import HealthMonitor, HealthSink
+from service.config.cluster_file import load_servers
 from service.config.environment import service_url
 from service.config.policy import configured_options, configured_policy
 from service.config.settings import Settings
@@ -62,7 +63,7 @@ from service.engine.world import Costs
 from service.executors.containers import Containers, find_containers
 from service.executors.fake import FakeExecutor
 from service.executors.gpu_health import GpuWatch
-from service.executors.gpus import GpuInfo, detect, device_ids
+from service.executors.gpus import GpuInfo, GpusUnusable, detect, device_ids
 from service.executors.local import LocalExecutor
 from service.executors.polled import PolledExecutor
 from service.executors.timeout import TimeLimitedExecutor
@@ -72,7 +73,7 @@ from service.server.clusters import ENGINES, cluster_executor
 from service.server.containment import Containment, containment_of
 from service.server.fleet import FleetExecutor
 from service.server.leader_store import LeaderStore, PatientStore
-from service.server.startup import advertised_url
+from service.server.startup import StartError, advertised_url
 from service.server.users_apart import runs_as_submitters
 from service.server.warming import WarmingPredictor
 from service.shadow.live import make_shadow
@@ -91,8 +92,8 @@ class HostExecutor(NamedTuple):
     """The executor of this service: ``attempts`` itself, and ``limited``, the same with a time limit on each command.
 
     ``containment``: what holds the processes of a job together; None if there are no processes of this machine. ``gpus``: the
-    GPUs of this machine that it uses; None if they are virtual or elsewhere. ``machine``: the names of the servers that are this
-    machine; None: all.
+    GPUs of this machine that it uses; None if they are virtual or elsewhere, empty if it can use none of them. ``machine``: the
+    names of the servers that are this machine; None: all.
     """
 
     attempts: LiveExecutor
@@ -136,8 +137,20 @@ class LiveStack:
 
 
 def gpus_of_host(settings: Settings) -> Sequence[GpuInfo] | None:
-    """The GPUs of this machine that the configured executor uses; None if its GPUs are virtual."""
-    return detect(visible=os.environ.get("CUDA_VISIBLE_DEVICES")) if settings.executor == "local" else None
+    """The GPUs of this machine that the configured executor uses; None if its GPUs are virtual.
+
+    Raises StartError if it has GPUs and none can be used, unless a cluster file says that its servers are virtual: then they have
+    no GPUs. Raises ClusterFileError.
+    """
+    if settings.executor != "local":
+        return None
+    try:
+        return detect(visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+    except GpusUnusable as error:
+        if settings.cluster is None or not load_servers(settings.cluster).virtual:
+            raise StartError(f"{error}. Without GPUs, serve a cluster file with 'virtual: true'") from error
+        logger.warning("%s. The virtual servers of %s have no GPUs", error, settings.cluster)
+        return []
 
 
 def _containers() -> Containers | None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -36,10 +37,11 @@ from service.server.agent import Agent
 from service.server.api_ports import ServiceFleet
 from service.server.clusters import OwnServers, cluster_executor, described, gangs_of, local_servers
 from service.server.leading import Leading
-from service.server.live_stack import HostExecutor, LeaderContext
+from service.server.live_stack import HostExecutor, LeaderContext, gpus_of_host
 from service.server.startup import StartError
 from service.telemetry.metrics import Metrics
 from tests.cluster_engine import ProcessEngine
+from tests.faulty_nvml import FaultyNvml
 
 A, B = Server("a", 4, "a100"), Server("b", 4, "a100")
 EMPTY = Cluster("slurm", ())
@@ -219,6 +221,29 @@ def test_servers_of_this_machine_need_no_pretence_and_others_pretend(tmp_path: P
     total_kib = int(re.search(r"MemTotal: +(\d+) kB", Path("/proc/meminfo").read_text())[1])  # type: ignore[index]
     assert cluster.servers[0].cpus == len(os.sched_getaffinity(0))
     assert 0 <= total_kib / 2**20 - cluster.servers[0].memory_gib < 0.1  # type: ignore[operator]
+
+
+def with_nvml(monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
+    monkeypatch.setattr("service.executors.gpus._has_driver", lambda: True)
+    monkeypatch.setitem(sys.modules, "pynvml", FaultyNvml(V100))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+
+def test_hidden_gpus_end_the_start_unless_the_servers_are_virtual(
+    tmp_path: Path, machine: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with_nvml(monkeypatch, "")
+    file = servers_file(tmp_path, "[{names: [box], gpus: 2}]")
+    for more in ({}, {"cluster": file}):
+        with pytest.raises(StartError, match=r"CUDA_VISIBLE_DEVICES='' names none .*'virtual: true'"):
+            gpus_of_host(load_settings({"data_dir": tmp_path} | more))
+    assert gpus_of_host(load_settings({"data_dir": tmp_path, "executor": "fake"})) is None
+    servers_file(tmp_path, "[{count: 2, gpus: 8}]", "virtual: true\n")
+    assert gpus_of_host(load_settings({"data_dir": tmp_path, "cluster": file})) == []
+    assert "have no GPUs" in caplog.text
+    with_nvml(monkeypatch, "GPU-1")
+    found = gpus_of_host(load_settings({"data_dir": tmp_path, "cluster": file}))
+    assert [gpu.uuid for gpu in found or ()] == ["GPU-1"]
 
 
 def test_a_server_of_another_machine_is_down_for_the_local_executor(tmp_path: Path) -> None:
