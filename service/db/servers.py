@@ -29,17 +29,21 @@ class ServerInUse(ValueError):
     """The cluster file changes the GPUs of a server while an attempt holds some of them; the message is one line."""
 
 
-def enroll(database: Database, cluster: Cluster, found: Iterable[FoundServer] | None = None) -> Cluster:
+def enroll(
+    database: Database, cluster: Cluster, found: Iterable[FoundServer] | None = None, *, detected: bool = False
+) -> Cluster:
     """Store the servers of the cluster file and return the cluster of all stored servers, each at its permanent position.
 
     New servers are appended, changed descriptions are updated. A server that the file no longer lists is marked down, and up
     again when it returns. Servers added by request are unchanged. ``found``: the states of those servers of ``cluster`` that an
     executor has found, None if it does not look for servers; one with another number of GPUs than is stored here is drained.
-    While an attempt holds GPUs of such a server, its description stays. Drains by operators of this service stay. Must be called
-    before the engine loads.
-    Raises :class:`ServerInUse` for a server in use that ``cluster`` changes and no executor has found.
+    While an attempt holds GPUs of such a server, its description stays. The same holds if ``cluster`` was ``detected``, from what
+    this machine has, and not written by anyone: a GPU that fails must not end the service. Drains by operators of this service
+    stay. Must be called before the engine loads.
+    Raises :class:`ServerInUse` for a server in use that ``cluster`` changes and that is neither found nor detected.
     """
-    states = {each.server.name: each for each in found or ()}
+    seen = map(FoundServer, cluster.servers) if detected else found or ()
+    states = {each.server.name: each for each in seen}
     with database.writing() as session:
         connection = session.connection()
         take_locks(connection, SERVERS_LOCK)

@@ -346,6 +346,17 @@ class LocalExecutor:
         if attempt in self._live or attempt in self._never or self._reopened(attempt):
             return
         watched = self._watch(attempt)
+        if (server := self._faulty(launch)) is not None:
+            watched.finish(
+                names.end_record(
+                    "lost",
+                    self._clock.now_s(),
+                    reason=Reason.NODE_LOST,
+                    detail="GPUs of its server are gone",
+                    server=server,
+                )
+            )
+            return
         identity = self._keys.identity(attempt)
         taken = {other.master_port for other in self._live.values()}
         try:
@@ -359,6 +370,16 @@ class LocalExecutor:
         except OSError as error:
             reason = Reason.DISK_FULL if is_disk_full(error) else Reason.LAUNCH_FAILED
             watched.fail(self._clock.now_s(), reason, f"{error.strerror or error}")
+
+    def _faulty(self, launch: Launch) -> ServerIndex | None:
+        """A server of the launch that is this machine and has fewer GPUs now than it has in the cluster.
+
+        It is drained, but a launch may have been decided before, by a service that ended before it could carry it out.
+        """
+        if not self._gpus or self._own is None:
+            return None
+        ids = self._site.device_ids or ()
+        return next((server for server in launch.placement.servers if server < len(ids) and not ids[server]), None)
 
     def _stop(self, stop: Stop) -> None:
         attempt = stop.attempt

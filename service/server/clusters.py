@@ -15,7 +15,7 @@ from service.config.environment import is_loopback
 from service.config.settings import Settings, env_name
 from service.db.servers import enroll, stored_cluster
 from service.db.session import Database
-from service.engine.ports import Abilities, Clock, ExecutorUnavailable, FoundServer, LiveExecutor
+from service.engine.ports import Abilities, Clock, ExecutorUnavailable, FoundServer, LiveExecutor, other_gpus
 from service.executors.cluster.driver import EngineDriver, EngineUnavailable
 from service.executors.cluster.executor import ClusterExecutor
 from service.executors.cluster.shared import cluster_id
@@ -53,12 +53,24 @@ class OwnServers:
                 raise
             logger.error("%s: scheduling goes on with the servers of the last start", error)
         else:
-            cluster = enroll(self._database, self._described(found), found)
+            detected = found is None and self._file is None
+            cluster = enroll(self._database, self._described(found), found, detected=detected)
+            if detected:
+                self._warn_of_kept(cluster)
         cluster = replace(cluster, gangs=gangs_of(executor.abilities))
         for warning in speed_warnings(cluster.servers):
             logger.warning(warning)
         executor.use_cluster(cluster)
         return cluster
+
+    def _warn_of_kept(self, cluster: Cluster) -> None:
+        """Servers that this machine has otherwise than they are stored, because attempts hold their GPUs."""
+        now = {server.name: server for server in self.known.servers}
+        for server in cluster.servers:
+            if server.name in now and (other := other_gpus(now[server.name], server)):
+                logger.warning(
+                    "%s %s: it is drained; start the service again when its running jobs have ended", server.name, other
+                )
 
     def _described(self, found: Sequence[FoundServer] | None) -> Cluster:
         if found is None:

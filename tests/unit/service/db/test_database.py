@@ -369,6 +369,11 @@ def test_gpus_in_use_are_not_redefined(database: Database) -> None:
     with pytest.raises(ServerInUse, match=r"'a' now has 2 GPUs .* attempt 1\.1"):
         enroll(database, Cluster("c", (Server("a", 2), Server("b", 4))))
     less = Server("a", 2)
+    detected = enroll(database, Cluster("c", (less, Server("b", 4))), detected=True)
+    assert detected.servers[0].gpus == 4, "nor must a GPU that has failed"
+    assert SqlStore(database).load().servers[0] == ServerRecord(engine_drained=True, detail="has 2 GPUs, 4 expected")
+    enroll(database, Cluster("c", (Server("a", 4), Server("b", 4))), detected=True)
+    assert SqlStore(database).load().servers[0] == ServerRecord(), "it is back"
     found = enroll(database, Cluster("c", (less, Server("b", 4))), [FoundServer(less), FoundServer(Server("b", 4))])
     assert found.servers[0].gpus == 4, "an executor's finding must not end the service"
     states = SqlStore(database).load().servers

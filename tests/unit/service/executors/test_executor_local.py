@@ -277,6 +277,20 @@ class TestPlan:
         assert made.output() == "GPU-4,GPU-5\n"
         made.close()
 
+    def test_a_launch_on_a_server_that_has_lost_gpus_is_lost_with_it(self, tmp_path: Path) -> None:
+        """It was decided before, by a service that ended before it could carry it out. It must not run without GPUs."""
+        gpus = [GpuInfo(i, f"GPU-{i}", "Tesla V100-SXM2-16GB", 16 << 30) for i in range(3)]
+        made = House(tmp_path / "data")
+        made.new_executor(gpus=gpus, own=frozenset({"s0001"}))
+        end = made.run(python("print('ran')"))
+        assert (end.kind, end.reason, end.server) == (ReportKind.LOST, Reason.NODE_LOST, 0)
+        made.executor.acknowledge([end])
+        assert (made.executor.observed(), made.output()) == ({}, "")
+        made.new_executor(gpus=gpus)
+        made.run(python("import os; print([os.environ['CUDA_VISIBLE_DEVICES']])"), number=2)
+        assert made.output() == "['']\n", "a pretended server"
+        made.close()
+
     def test_ports_of_attempts_that_start_together_differ(self) -> None:
         taken: set[int] = set()
         for _ in range(20):

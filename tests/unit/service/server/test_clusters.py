@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.lifecycle import JobState
+from policies.lifecycle import AttemptState, JobState
 from policies.model.cluster import Cluster, Gangs, Server
 from policies.model.contention import Contention
 from policies.model.ids import JobId
@@ -41,6 +41,8 @@ from service.server.live_stack import HostExecutor, LeaderContext, gpus_of_host
 from service.server.startup import StartError
 from service.telemetry.metrics import Metrics
 from tests.cluster_engine import ProcessEngine
+from tests.conformance.store_suite import SPEC, Driver, touched
+from tests.conformance.store_suite import start as started
 from tests.faulty_nvml import FaultyNvml
 
 A, B = Server("a", 4, "a100"), Server("b", 4, "a100")
@@ -244,6 +246,32 @@ def test_hidden_gpus_end_the_start_unless_the_servers_are_virtual(
     with_nvml(monkeypatch, "GPU-1")
     found = gpus_of_host(load_settings({"data_dir": tmp_path, "cluster": file}))
     assert [gpu.uuid for gpu in found or ()] == ["GPU-1"]
+
+
+def test_a_gpu_that_fails_while_jobs_run_drains_the_machine_until_they_have_ended(
+    database: Database, tmp_path: Path, machine: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = load_settings({"data_dir": tmp_path})
+
+    def start(gpus: Sequence[GpuInfo]) -> tuple[int, ServerRecord]:
+        cluster = OwnServers(database, local_servers(settings, gpus)[0]).enroll(FakeExecutor(SteadyClock()))
+        return cluster.servers[0].gpus, SqlStore(database).load().servers[0]
+
+    assert start(V100) == (2, ServerRecord())
+    with database.writing() as session:
+        SqlStore(database).submit(session, [SPEC], 5.0)
+    driver = Driver(SqlStore(database))
+    [job] = driver.admit()
+    driver.commit(started(job))
+    assert start(V100[:1]) == (2, ServerRecord(engine_drained=True, detail="has 1 GPUs, 2 expected"))
+    assert "box has 1 GPUs, 2 expected: it is drained; start the service again when" in caplog.text
+    assert start(V100) == (2, ServerRecord())
+    assert job.attempt is not None
+    job.attempt.state = AttemptState.COMPLETED
+    end = touched(job)
+    end.attempts.append(job.attempt)
+    driver.commit(end)
+    assert start(V100[:1]) == (1, ServerRecord())
 
 
 def test_a_server_of_another_machine_is_down_for_the_local_executor(tmp_path: Path) -> None:
