@@ -102,7 +102,7 @@ class Asrpt(RankedPolicy):
         assert isinstance(state, AsrptState)
         state.mix = GangMix(**dump.get("mix", {}))
         if self._watches_the_mix:
-            state.mix.count(view, list(view.jobs.values()))
+            state.mix.count(view, [job for job in view.jobs.values() if job.id > state.mix.last])
         machine = dump.get("machine")
         if machine is None or machine["now_s"] > view.now_s:
             return

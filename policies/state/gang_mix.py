@@ -1,7 +1,7 @@
 """The share of the work that arrives in gangs of at least half the cluster, and whether servers should be filled."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from policies.model.view import ClusterView, JobView
@@ -9,6 +9,9 @@ from policies.rank import expected_remaining_s
 
 MEMORY_JOBS = 128
 """The weight of an arrival falls to 1/e over this many further arrivals."""
+
+RECENT_JOBS = 4 * MEMORY_JOBS
+"""The newest counted jobs that are known by id. One that arrives again after so many others counts again: little is left of it."""
 
 FILL_FROM = 0.25
 """Servers are filled once gangs of at least half the cluster bring at least this share of the work ..."""
@@ -25,7 +28,8 @@ class GangMix:
     """Work that arrives in gangs of at least half the cluster, and all work, with exponential forgetting.
 
     ``filling``: whether the share of large gangs calls for filling servers.
-    ``last`` is the largest job id counted: ids only grow, so each job counts once, however often it arrives again.
+    ``last`` is the largest job id counted, and ``recent`` has the newest ids. A job that has waited for another, was held or
+    kept back by a limit arrives after jobs with larger ids, and counts then.
     """
 
     large: float = 0.0
@@ -34,6 +38,7 @@ class GangMix:
     arrivals: float = 0.0
     last: int = 0
     filling: bool = False
+    recent: list[int] = field(default_factory=list)
 
     @property
     def share(self) -> float:
@@ -46,9 +51,11 @@ class GangMix:
         A job without a prediction counts with the mean duration of those before it.
         """
         for job in sorted(jobs, key=lambda job: job.id):
-            if job.id <= self.last or not job.waiting:
+            if not job.waiting or (job.id <= self.last and (job.attempts or job.id in self.recent)):
                 continue
-            self.last = job.id
+            self.last = max(self.last, job.id)
+            self.recent.append(job.id)
+            del self.recent[:-RECENT_JOBS]
             estimate = job.estimate
             seconds = expected_remaining_s(job, view.now_s) if estimate is not None and estimate.trusted else None
             self._add(job.spec.gpus, seconds, view.cluster.gpus)

@@ -111,6 +111,18 @@ def test_a_job_counts_once_and_the_dump_keeps_the_count() -> None:
     assert GangMix(**before) == mix
 
 
+def test_a_gang_that_waited_for_another_job_counts_when_it_may_start() -> None:
+    story = cluster("4x4", policy("asrpt"))
+    for number in range(40):
+        at_s = number * 20.0
+        story.job(f"prepares {number}", runs_s=1, at_s=at_s).job(f"small {number}", runs_s=10, at_s=at_s)
+        story.job(f"trains {number}", gpus=16, runs_s=10, at_s=at_s, after=[f"prepares {number}"])
+    story.until(800)
+    assert story.engine._state.mix.filling
+    before = story.engine._state.mix.dump()
+    assert story.restart().engine._state.mix.dump() == before
+
+
 def multiserver(shape: str, load: float, jobs: int, seed: int, unit_s: float) -> tuple[Workload, Cluster]:
     """Gangs of 1/8, 1/4, 1/2 and all of the cluster, Poisson arrivals, each class with equal exponential work.
 
