@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from policies.decision.preemption import PreemptionContext
 from policies.model.ids import JobId
+from policies.placement.pool import FreePool
 from policies.state.keys import GangClass, JobKey
 
 
@@ -45,7 +46,7 @@ class QueueHeads:
                 continue
             head = QueueHead(key, gang, 0) if key.job not in done else self._following(gang, 1)
             if head is not None:
-                (self.infeasible if self._is_infeasible(head) else self.waiting).append(head)
+                (self.infeasible if self._lacks_gpus(head) else self.waiting).append(head)
         if together and self.waiting:
             self.waiting += self.infeasible
             self.infeasible = []
@@ -78,14 +79,17 @@ class QueueHeads:
         self.waiting = []
 
     def _is_infeasible(self, head: QueueHead) -> bool:
-        pool, types = self._context.state.pool, head.gang.types
-        if head.gang.demand is not None:
-            pool = pool.usable_by(head.gang.demand)
-        if len(types) > 1:
-            missing_gpus = head.gang.gpus - max(pool.free_of_type(name) for name in types)
-        else:
-            missing_gpus = head.gang.gpus - pool.free_of_type(types[0] if types else None)
-        return missing_gpus > 0 and self._context.infeasible(head.key, missing_gpus, head.gang.demand)
+        if self._lacks_gpus(head):
+            return True
+        if (demand := head.gang.demand) is None:
+            return False
+        missing_gpus = _missing_gpus(self._context.state.pool.usable_by(demand), head.gang)
+        return missing_gpus > 0 and self._context.infeasible(head.key, missing_gpus, demand)
+
+    def _lacks_gpus(self, head: QueueHead) -> bool:
+        """Whether it is infeasible whatever it needs beside GPUs. Needs no view of the pool, which keeps them for few demands."""
+        missing_gpus = _missing_gpus(self._context.state.pool, head.gang)
+        return missing_gpus > 0 and self._context.infeasible(head.key, missing_gpus)
 
     def _following(self, gang: GangClass, position: int) -> QueueHead | None:
         entries = self._context.state.waiting.classes[gang]
@@ -97,3 +101,11 @@ class QueueHeads:
                 return QueueHead(key, gang, position)
             position += 1
         return None
+
+
+def _missing_gpus(pool: FreePool, gang: GangClass) -> int:
+    """The GPUs that the gang lacks in the pool; none if it is not above 0."""
+    types = gang.types
+    if len(types) > 1:
+        return gang.gpus - max(pool.free_of_type(name) for name in types)
+    return gang.gpus - pool.free_of_type(types[0] if types else None)

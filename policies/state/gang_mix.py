@@ -11,7 +11,7 @@ MEMORY_JOBS = 128
 """The weight of an arrival falls to 1/e over this many further arrivals."""
 
 RECENT_JOBS = 4 * MEMORY_JOBS
-"""The newest counted jobs that are known by id. One that arrives again after so many others counts again: little is left of it."""
+"""The newest counted jobs that are known by id. One that arrives again after them counts again: little is left of it."""
 
 FILL_FROM = 0.25
 """Servers are filled once gangs of at least half the cluster bring at least this share of the work ..."""

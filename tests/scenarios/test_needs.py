@@ -4,6 +4,7 @@ import pytest
 
 from policies.model.cluster import Server
 from policies.model.reasons import Reason
+from policies.placement import pool
 from service.sim.executor import ExecutorCosts
 from tests.scenarios.dsl import Story, policy
 
@@ -70,3 +71,16 @@ def test_cpus_that_are_being_vacated_for_a_job_are_kept_for_it() -> None:
     told.until(150).starts("short").waits("other", Reason.RESOURCES)
     told.until(250).finishes("short")
     told.to_the_end()
+
+
+@pytest.mark.parametrize("name", ["fifo_backfill", "asrpt"])
+def test_many_demands_make_no_view_of_the_pool_each_in_every_cycle(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    built, view = [], pool._DemandView
+    monkeypatch.setattr(pool, "_DemandView", lambda made: (built.append(made), view(made))[1])
+    told = story(name, Server("a", 8, memory_gib=512.0))
+    for number in range(150):
+        told.job(f"j{number}", gpus=1, memory_gib=20.0 + number / 8, runs_s=100.0 + number)
+    told.until(400)
+    ends = [told.record(f"j{number}").finished_at_s for number in range(150)]
+    assert sum(at_s is not None for at_s in ends) >= 8
+    assert len(built) < 3 * 150, "each job is looked at a few times, not in every cycle"
