@@ -38,7 +38,8 @@ class Slurm:
 
     def jobs(self, comment: str = "") -> list[SlurmJob]:
         """All jobs that Slurm remembers, of all users and partitions, whose comment begins with ``comment``."""
-        return parse_jobs(self._json("squeue", "--all", "--json"), comment)
+        # 22.05 writes ended jobs in JSON whatever is asked for; later versions leave them out unless they are asked for.
+        return parse_jobs(self._json("squeue", "--all", "--states=all", "--json"), comment)
 
     def job_lines(self, comment: str) -> dict[int, JobLine]:
         """The same jobs by id, each with the few values of a list. Costs a tenth of :meth:`jobs` or less."""
@@ -62,9 +63,9 @@ class Slurm:
 
     def nodes(self) -> list[SlurmNode]:
         """All nodes, of all partitions."""
-        document = self._json("sinfo", "--all", "--json")
+        document = self._json("sinfo", "--all", "--states=all", "--json")
         if "nodes" not in document:
-            document = self._json("scontrol", "--all", "--json", "show", "nodes")
+            document = self._json("scontrol", "--all", "--states=all", "--json", "show", "nodes")
         return parse_nodes(document)
 
     def partitions(self) -> list[SlurmPartition]:

@@ -1,4 +1,4 @@
-"""The jobs of ``squeue --json``: pending, running, and those that ended within MinJobAge (300 s by default).
+"""The jobs of ``squeue --states=all --json``: pending, running, and those that ended within MinJobAge (300 s by default).
 
 One job of many is read by ``squeue --format`` and ``scontrol show job``: the answer in JSON takes 3 KiB a job.
 """

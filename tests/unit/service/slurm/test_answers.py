@@ -165,14 +165,14 @@ def test_an_unknown_form_is_an_error(document: dict[str, Any]) -> None:
 
 
 def test_a_controller_that_is_away_ends_with_code_0_and_an_error() -> None:
-    slurm = Slurm(RecordedCommands({"squeue --all --json": recorded("squeue-away-22.05.8.json")}))
+    slurm = Slurm(RecordedCommands({"squeue --all --states=all --json": recorded("squeue-away-22.05.8.json")}))
     with pytest.raises(SlurmAway, match="squeue: Failed while looking for jobs: Unspecified error"):
         slurm.jobs()
 
 
 def test_an_answer_that_is_no_json() -> None:
     with pytest.raises(SlurmUnreadable, match="wrote no JSON"):
-        Slurm(RecordedCommands({"squeue --all --json": "JOBID PARTITION"})).jobs()
+        Slurm(RecordedCommands({"squeue --all --states=all --json": "JOBID PARTITION"})).jobs()
 
 
 def test_configuration_partitions_and_topology() -> None:

@@ -3,12 +3,11 @@
 ``tests/engines`` has the same driver on a real Slurm.
 """
 
-import json
 import os
 import pwd
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -30,92 +29,10 @@ from service.executors.cluster.driver import (
 )
 from service.executors.cluster.slurm import SlurmDriver, SlurmOptions, slurm_driver
 from service.slurm.cluster import Slurm
-from service.slurm.commands import SlurmAway, SlurmCommands, SlurmMissing, SlurmRefused
+from service.slurm.commands import SlurmAway, SlurmMissing, SlurmRefused
+from service.slurm.jobs import ENDED_STATES
 from tests.local_executor import wait_for
-
-PARTITION = "PartitionName=main Default=YES State={state} MaxTime={limit} Nodes=n[1-4]\n"
-
-
-def node(name: str, **values: object) -> dict[str, object]:
-    """A node of sinfo with four GPUs."""
-    return {
-        "name": name, "address": f"{name}.site", "state": "idle", "state_flags": [], "gres": "gpu:a100:4", "cpus": 64,
-        "threads": 2, "real_memory": 1000, "partitions": ["main"], "reason": "",
-    } | values  # fmt: skip
-
-
-def row(job_id: int, state: str, **values: object) -> dict[str, object]:
-    """A job of squeue with the comment of this executor."""
-    return {
-        "job_id": job_id, "name": "x", "user_name": "svc", "user_id": os.geteuid(), "job_state": state, "state_reason": "None",
-        "comment": f"sooner:c1:{job_id}.1", "nodes": "n1", "required_nodes": "n1", "exit_code": 0, "node_count": 1,
-        "partition": "main",
-    } | values  # fmt: skip
-
-
-def listed(row: dict[str, object]) -> str:
-    """The job as a line of squeue's list."""
-    het = row.get("het_job_id")
-    shown_id = f"{het}+{row['het_job_offset']}" if het else row["job_id"]
-    values = (shown_id, row["job_state"], row["nodes"], row["user_id"], row["user_name"], row["state_reason"])
-    return "|".join(map(str, (row["job_id"], *values, row["comment"])))
-
-
-def shown(row: dict[str, object]) -> str:
-    """The job as scontrol shows it."""
-    held = "".join(f" Nodes={row['nodes']} CPU_IDs=0-3 Mem=250 GRES={gres}" for gres in row.get("gres_detail", ()))  # type: ignore[attr-defined]
-    return f"JobId={row['job_id']} JobName={row['name']} ReqNodeList={row['required_nodes']}{held} Comment={row['comment']}\n"
-
-
-class Scripted(SlurmCommands):
-    """Answers from tables, and notes the calls."""
-
-    def __init__(self) -> None:
-        super().__init__(environ={})
-        self.rows: list[dict[str, object]] = []
-        self.node_rows = [node("n1"), node("n2"), node("n3", gres=""), node("n4", partitions=["other"])]
-        self.limit, self.state = "UNLIMITED", "UP"
-        self.calls: list[tuple[str, ...]] = []
-        self.script = b""
-        self.users: list[str | None] = []
-        self.fault: Exception | None = None
-
-    def path(self, command: str) -> str:
-        return f"/opt/slurm/bin/{command}"
-
-    def run(
-        self,
-        command: str,
-        *arguments: str,
-        input: bytes = b"",
-        timeout_s: float | None = None,
-        user: str | None = None,
-        variables: Mapping[str, str] | None = None,
-    ) -> str:
-        self.calls.append((command, *arguments))
-        if self.fault is not None:
-            raise self.fault
-        if command == "sbatch":
-            self.script = input
-            self.users.append(user)
-            return "77;cluster\n"
-        if command == "scancel":
-            self.users.append(user)
-            return ""
-        if command == "sinfo":
-            return json.dumps({"nodes": self.node_rows})
-        if "--json" in arguments:
-            return json.dumps({"jobs": self.rows})
-        if command == "squeue":
-            word = (variables or {})["SQUEUE_FORMAT"].partition("%")[0]
-            return "".join(f"{word}{listed(r)}\n" for r in self.rows)
-        if arguments[-3:-1] == ("show", "job"):
-            return next((shown(r) for r in self.rows if str(r["job_id"]) == arguments[-1]), "")
-        return PARTITION.format(limit=self.limit, state=self.state)
-
-    def last(self, command: str) -> tuple[str, ...]:
-        """The arguments of the last call of a command."""
-        return next(call[1:] for call in reversed(self.calls) if call[0] == command)
+from tests.scripted_slurm import Scripted, node, row
 
 
 @pytest.fixture
@@ -401,6 +318,17 @@ def test_comments_that_name_no_attempt_are_not_seen(commands: Scripted, attempt:
     assert full_readings(commands) == 1
 
 
+@pytest.mark.parametrize("state", sorted(ENDED_STATES))
+def test_a_job_that_has_ended_is_not_taken_for_a_forgotten_one(commands: Scripted, state: str) -> None:
+    commands.rows = [row(1, "RUNNING")]
+    one = driver(commands)
+    one.jobs()
+    commands.rows = [row(1, state)]
+    one._next_reading_s = 0.0
+    [ended] = one.jobs()
+    assert (ended.id, ended.state) == ("1", EngineJobState.ENDED)
+
+
 def full_readings(commands: Scripted) -> int:
     return sum("--json" in call for call in commands.calls if call[0] == "squeue")
 
@@ -531,10 +459,10 @@ def test_no_node_is_up_while_the_partition_is_not(commands: Scripted, state: str
     assert states() == [(NodeState.UP, ""), *others]
 
 
-def test_a_deleted_partition_is_not_up(commands: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deleted_partition_is_not_up(commands: Scripted) -> None:
     one = driver(commands)
     one.nodes()
-    monkeypatch.setitem(globals(), "PARTITION", "PartitionName=other Default=YES State=UP MaxTime=UNLIMITED\n")
+    commands.partition = "PartitionName=other Default=YES State=UP MaxTime=UNLIMITED\n"
     assert {each.state for each in one.nodes()} == {NodeState.DRAINED}
 
 
