@@ -11,6 +11,7 @@ from service.executors.cluster.driver import (
     EngineDriver,
     EngineJob,
     EngineNode,
+    EngineNotNow,
     EngineRefused,
     EngineUnavailable,
     NodeLaunch,
@@ -33,6 +34,7 @@ class Fault(StrEnum):
     HANGS = "hangs"
     """It returns, with its effect, only after :meth:`Faults.release` is called."""
     REFUSED = "refused"
+    NOT_NOW = "not_now"
 
 
 class Faults:
@@ -88,6 +90,8 @@ class Faults:
                 self.hanging -= 1
         if fault is Fault.REFUSED:
             raise EngineRefused(f"{name} is refused")
+        if fault is Fault.NOT_NOW:
+            raise EngineNotNow(f"{name} is refused for now")
         if fault is Fault.LATE:
             self._late.append(effect)
         if self.silent or fault in (Fault.TIMES_OUT, Fault.LATE):

@@ -176,7 +176,7 @@ def explanation_document(
 ) -> ExplanationDocument:
     """The scheduling loop's explanation; without one, the reason of the job's row. ``opinion`` is the shadow policy's.
 
-    ``last_stop`` is a sentence about the last stop of the job, or empty.
+    ``last_stop`` is a sentence about the last stop or failure of the job, or empty.
     """
     shadow = document(ShadowOpinionDocument, opinion) if opinion is not None else None
     sentence = explanation_sentence(explanation) if explanation is not None else Reason(job.reason).sentence

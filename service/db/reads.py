@@ -421,6 +421,16 @@ def detail_of_last_stop(connection: Connection, job_id: int) -> str:
     return connection.execute(statement.order_by(EVENTS.c.id.desc()).limit(1)).scalar() or ""
 
 
+def detail_of_failure(connection: Connection, job_id: int) -> str:
+    """Why the job's last attempt failed, if nothing has happened to the job since; else empty."""
+    newest = (
+        select(EVENTS.c.cause, EVENTS.c.detail).where(EVENTS.c.job_id == job_id).order_by(EVENTS.c.id.desc()).limit(1)
+    )
+    event = connection.execute(newest).first()
+    failed = event is not None and event.cause in (Cause.RETRYABLE_FAILURE.value, Cause.FATAL_FAILURE.value)
+    return event.detail if event is not None and failed else ""
+
+
 def progress(connection: Connection, job_id: int, after_id: int, limit: int) -> Sequence[Row[Any]]:
     """A job's progress lines, oldest first."""
     return page(connection, select(PROGRESS).where(PROGRESS.c.job_id == job_id), [PROGRESS.c.id], after_id, limit)

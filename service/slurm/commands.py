@@ -6,6 +6,7 @@ No shell reads an argument. Variables such as ``SBATCH_PARTITION`` or ``SQUEUE_F
 import contextlib
 import os
 import pwd
+import re
 import selectors
 import shutil
 import signal
@@ -48,6 +49,29 @@ _AWAY: Final = (
     "protocol authentication error",
 )
 """Parts of messages about a daemon that does not answer; all others are refusals."""
+_PASSING: Final = (
+    "required partition not available",
+    "requested partition configuration not available now",
+    "partition in down state",
+    "required node not available",
+    "requested nodes are busy",
+    "requested reservation is in use",
+    "requested reservation not usable now",
+    "requested operation is presently disabled",
+    "system submissions disabled",
+    "licenses currently unavailable",
+    "breached requested qos usage threshold",
+    "maxjobcount limit reached",
+    "unable to create job record, try again",
+    "max powered up nodes reached",
+    "rate limit exceeded",
+    "i/o error writing script/environment to file",
+    "unable to connect to database",
+)
+"""Parts of messages about a state of Slurm that passes."""
+_LIMITED: Final = "job violates accounting/qos policy"
+_LIMIT: Final = re.compile(r"\b(?:Assoc|QOS|Max)(?=[A-Z])\w+")
+"""The name of a limit, in a line of its own before the message."""
 
 
 class SlurmError(Exception):
@@ -68,6 +92,10 @@ class SlurmAway(SlurmError):
 
 class SlurmRefused(SlurmError):
     """Slurm refused the call, which had no effect. The message is Slurm's."""
+
+
+class SlurmNotNow(SlurmRefused):
+    """A refusal that may pass: the same call may succeed later."""
 
 
 class SlurmUnreadable(SlurmError):
@@ -210,9 +238,28 @@ def _failure(command: str, code: int, message: str) -> SlurmError:
 
 
 def failure(command: str, message: str) -> SlurmError:
-    """The error for a message of a command: :class:`SlurmAway` if a daemon did not answer, else :class:`SlurmRefused`."""
-    kind = SlurmAway if any(part in message.lower() for part in _AWAY) else SlurmRefused
+    """The error for a message of a command.
+
+    :class:`SlurmAway` if a daemon did not answer, :class:`SlurmNotNow` for a refusal that may pass, else :class:`SlurmRefused`.
+    """
+    text = message.lower()
+    if any(part in text for part in _AWAY):
+        kind: type[SlurmError] = SlurmAway
+    elif any(part in text for part in _PASSING) or (_LIMITED in text and _may_pass(message)):
+        kind = SlurmNotNow
+    else:
+        kind = SlurmRefused
     return kind(f"{command}: {message}")
+
+
+def _may_pass(message: str) -> bool:
+    """Whether a limit on how much an account or a QOS may use admits the job later.
+
+    One on the number of submitted jobs does when others have ended. Every other one that is checked at the submission is exceeded
+    by the job alone. Old versions do not name the limit.
+    """
+    named = _LIMIT.findall(message)
+    return not named or any("Submit" in limit for limit in named)
 
 
 def _short(message: str) -> str:

@@ -275,6 +275,20 @@ def test_an_explanation_says_that_the_last_stop_was_without_a_warning(client: Cl
         assert answer["sentence"] == f"{plain} {detail}".rstrip()
 
 
+def test_an_explanation_says_why_the_last_attempt_failed_until_something_else_happens(
+    client: Client, world: World
+) -> None:
+    job_id = started(client, world)
+    plain = client.get(f"/v1/jobs/{job_id}/explanation").json()["sentence"]
+    event: dict[str, Any] = {"job_id": job_id, "at_s": NOW_S, "reason": "node_lost", "cycle": 1, "attempt_id": None}
+    changes = [("retryable_failure", "the account has too many jobs"), ("start_decided", "")]
+    for (cause, detail), more in zip(changes, (" Its last attempt: the account has too many jobs.", ""), strict=True):
+        change = {"source": "starting", "target": "queued", "cause": cause, "detail": detail}
+        with world.database.writing() as session:
+            session.connection().execute(insert(EVENTS), [event | change])
+        assert client.get(f"/v1/jobs/{job_id}/explanation").json()["sentence"] == plain + more
+
+
 def test_logs_come_in_parts(client: Client, world: World) -> None:
     job_id = started(client, world)
     empty = client.get(f"/v1/jobs/{job_id}/logs")

@@ -148,6 +148,13 @@ class ClusterFaultsContract:
         )
         assert house.runs() == 0
 
+    def test_a_submit_that_is_refused_for_now_is_repeated(self, house: ClusterHouse) -> None:
+        house.faults.next("submit", Fault.NOT_NOW, Fault.NOT_NOW)
+        house.executor.send([self.launch(house, "")])
+        assert (house.wait_end().exit_code, house.runs()) == (0, 1)
+        record = house.executor._files.folder(FIRST).read_launch()
+        assert record is not None and len(record.submissions) == 1, "the others were taken back"
+
     def test_a_call_that_hangs_holds_up_no_other_attempt(self, house: ClusterHouse) -> None:
         house.faults.next("submit", Fault.HANGS)
         house.executor.send([self.launch(house)])

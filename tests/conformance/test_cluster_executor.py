@@ -170,6 +170,18 @@ class TestFaultsThatNoRealEngineCanBeGiven:
         assert end.detail == "10 submits in a row failed; the last: may not have been submitted: submit timed out"
         assert (house.runs(), house.faults.effects["submit"]) == (0, 0)
 
+    def test_an_engine_that_refuses_for_now_again_and_again_frees_the_gpus(
+        self, house: ClusterHouse, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(calls_module, "_PAUSE_MAX_S", 0.01)
+        house.faults.next("submit", *[Fault.NOT_NOW] * calls_module.TRIES_MAX)
+        house.executor.send([launch(house.command_of_runs())])
+        end = house.wait_end()
+        assert (end.kind, end.reason, end.server) == (ReportKind.LOST, Reason.NODE_LOST, 0), "it uses up no retry"
+        why = "cannot be submitted now: submit is refused for now"
+        assert end.detail == f"10 submits in a row failed; the last: {why}"
+        assert (house.runs(), house.faults.effects["submit"]) == (0, 0)
+
     def test_a_few_submits_that_fail_end_no_attempt(self, house: ClusterHouse, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(calls_module, "_PAUSE_MAX_S", 0.01)
         house.faults.next("submit", *[Fault.TIMES_OUT] * (calls_module.TRIES_MAX - 1))

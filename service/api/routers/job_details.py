@@ -46,7 +46,8 @@ def explanation(dependencies: Deps, leader: ToLeader, job_id: JobPath) -> Explan
     """The reason with current numbers, and the shadow policy's decision if there is a shadow policy."""
     with dependencies.reading() as connection:
         summary = job_or_404(connection, job_id)
-        last_stop = reads.detail_of_last_stop(connection, job_id)
+        failure = reads.detail_of_failure(connection, job_id)
+        last_stop = f"Its last attempt: {failure}." if failure else reads.detail_of_last_stop(connection, job_id)
     job = JobId(job_id)
     return explanation_document(summary.job, leader.explain(job), leader.shadowing.opinion(job), last_stop)
 

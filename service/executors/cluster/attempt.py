@@ -57,7 +57,7 @@ class ClusterAttempt:
         self.submitting = False
         """Such a call has begun and has not returned."""
         self.tries = 0
-        """Calls in a row that the engine did not answer."""
+        """Calls in a row that the engine did not answer, or refused for a reason that passes."""
         self.to_cancel: frozenset[str] = frozenset()
         self.never = False
         """The attempt is claimed for no launch: nothing of it runs or will run."""

@@ -7,7 +7,7 @@ from policies.model.reasons import Reason
 from service.engine.commands import Launch
 from service.engine.crash_points import CrashPoint, reached
 from service.executors.cluster.attempt import ClusterAttempt
-from service.executors.cluster.driver import EngineDriver, EngineRefused, EngineUnavailable, NodeLaunch
+from service.executors.cluster.driver import EngineDriver, EngineNotNow, EngineRefused, EngineUnavailable, NodeLaunch
 from service.executors.cluster.shared import LaunchRecord
 from service.executors.files import is_disk_full
 from service.runtime.accounts import NoAccount
@@ -91,6 +91,10 @@ class EngineCalls:
         attempt.record = tried
         try:
             engine_id = self._driver.submit(node_launch)
+        except EngineNotNow as refusal:
+            self._take_back(attempt, launch, tried)
+            # The engine takes it later, which is no fault of the job, and uses up no retry.
+            return self._try_again(attempt, Reason.NODE_LOST, f"cannot be submitted now: {refusal}")
         except EngineRefused as refusal:
             attempt.record = record
             self._refuse(attempt, str(refusal))
@@ -117,6 +121,15 @@ class EngineCalls:
             logger.error("the submission %s of attempt %s cannot be noted: %s", engine_id, attempt.attempt, error)
         attempt.around.ask()
         return None
+
+    def _take_back(self, attempt: ClusterAttempt, launch: Launch, tried: LaunchRecord) -> None:
+        """Note that the last submission had no effect, so that no later leader looks for it."""
+        attempt.record = tried.refused()
+        try:
+            with attempt.around.fenced(launch.fencing_token):
+                attempt.folder.write_launch(attempt.record)
+        except OSError as error:
+            logger.warning("the refused submission of attempt %s cannot be taken back: %s", attempt.attempt, error)
 
     def _try_again(self, attempt: ClusterAttempt, reason: Reason, what: str) -> float | None:
         """After a submit that failed: the seconds until the next one, or None if it was the last one."""

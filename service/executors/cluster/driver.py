@@ -22,6 +22,10 @@ class EngineRefused(Exception):
     """The engine refused the call, which had no effect. The message says why."""
 
 
+class EngineNotNow(EngineRefused):
+    """A refusal for a reason that may pass, such as a limit on submissions: the same call may succeed later."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeShare:
     """What a launch gets on one server of the cluster, by the name of the server.
@@ -131,7 +135,8 @@ class EngineDriver(Protocol):
         """From SIGTERM to SIGKILL where the engine ends a submission."""
 
     def submit(self, launch: NodeLaunch) -> str:
-        """Submit and return the engine's id of the submission. Does not wait for the start. Raises :class:`EngineRefused`.
+        """Submit and return the engine's id of the submission. Does not wait for the start. Raises :class:`EngineRefused`,
+        and :class:`EngineNotNow` where a later try may succeed.
 
         A submission that cannot start at once waits in the engine, on the same servers, until it can or is cancelled.
         """

@@ -28,6 +28,7 @@ from service.executors.cluster.driver import (
     EngineJob,
     EngineJobState,
     EngineNode,
+    EngineNotNow,
     EngineRefused,
     EngineUnavailable,
     NodeLaunch,
@@ -36,7 +37,7 @@ from service.executors.cluster.driver import (
 )
 from service.executors.keys import ATTEMPT_NAME
 from service.slurm.cluster import TESTED_VERSION, Slurm, SlurmPartition
-from service.slurm.commands import SlurmCommands, SlurmError, SlurmRefused, own_user
+from service.slurm.commands import SlurmCommands, SlurmError, SlurmNotNow, SlurmRefused, own_user
 from service.slurm.jobs import JobLine, SlurmJob
 from service.slurm.nodes import SlurmNode
 from service.slurm.text import expand_hosts, number_before_unit
@@ -216,7 +217,7 @@ class SlurmDriver:
 
     @_engine_errors
     def submit(self, launch: NodeLaunch) -> str:
-        """One ``sbatch``; returns Slurm's job id. Raises :class:`EngineRefused` with Slurm's message."""
+        """One ``sbatch``; returns Slurm's job id. Raises :class:`EngineRefused` or :class:`EngineNotNow` with Slurm's message."""
         groups = self._groups(launch.shares)
         word = uuid.uuid4().hex
         # On one node nothing has to be started elsewhere, unless Slurm does for steps alone what the program needs.
@@ -232,6 +233,8 @@ class SlurmDriver:
             arguments += self._resources(group) + list(self._options.extra_args)
         try:
             answer = self._slurm.commands.run("sbatch", *arguments, input=script, user=launch.user)
+        except SlurmNotNow as error:
+            raise EngineNotNow(str(error)) from error
         except SlurmRefused as error:
             raise EngineRefused(str(error)) from error
         job = answer.strip().partition(";")[0]

@@ -13,6 +13,7 @@ from service.slurm.commands import (
     SlurmAway,
     SlurmCommands,
     SlurmMissing,
+    SlurmNotNow,
     SlurmRefused,
     SlurmTimeout,
     SlurmUnreadable,
@@ -121,6 +122,30 @@ def test_failures_are_told_apart(installed: Path, message: str, kind: type[Excep
     with pytest.raises(kind, match=text) as raised:
         _commands(installed).run("sbatch")
     assert type(raised.value) is kind
+
+
+_POLICY = "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, ...)"
+
+
+@pytest.mark.parametrize(
+    ("message", "passes"),
+    [
+        (_POLICY, True),
+        (f"sbatch: error: AssocMaxSubmitJobLimit\n{_POLICY}", True),
+        (f"sbatch: error: MaxSubmitJobsPerAccount\n{_POLICY}", True),
+        (f"sbatch: error: QOSMaxWallDurationPerJobLimit\n{_POLICY}", False),
+        (f"sbatch: error: QOSMaxGRESPerUser\n{_POLICY}", False),
+        ("sbatch: error: Batch job submission failed: Requested operation is presently disabled", True),
+        ("sbatch: error: Batch job submission failed: Required partition not available (inactive or drain)", True),
+        ("sbatch: error: Batch job submission failed: Requested node configuration is not available", False),
+        ("sbatch: error: Batch job submission failed: Invalid qos specification", False),
+    ],
+)
+def test_refusals_that_pass_are_told_from_those_for_good(installed: Path, message: str, passes: bool) -> None:
+    _install(installed, "sbatch", f"echo '{message}' >&2; exit 1")
+    with pytest.raises(SlurmRefused) as raised:
+        _commands(installed).run("sbatch")
+    assert type(raised.value) is (SlurmNotNow if passes else SlurmRefused)
 
 
 @pytest.mark.parametrize(

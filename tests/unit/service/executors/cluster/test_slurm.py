@@ -21,6 +21,7 @@ from service.executors.cluster.driver import (
     EngineEnd,
     EngineJob,
     EngineJobState,
+    EngineNotNow,
     EngineRefused,
     EngineUnavailable,
     NodeLaunch,
@@ -29,7 +30,7 @@ from service.executors.cluster.driver import (
 )
 from service.executors.cluster.slurm import SlurmDriver, SlurmOptions, slurm_driver
 from service.slurm.cluster import Slurm
-from service.slurm.commands import SlurmAway, SlurmMissing, SlurmRefused
+from service.slurm.commands import SlurmAway, SlurmMissing, SlurmNotNow, SlurmRefused
 from service.slurm.jobs import ENDED_STATES
 from tests.local_executor import wait_for
 from tests.scripted_slurm import Scripted, node, row
@@ -190,6 +191,9 @@ def test_refusals_before_anything_is_submitted(commands: Scripted, order: NodeLa
 def test_errors_of_slurm_are_those_of_the_port(commands: Scripted) -> None:
     one = driver(commands)
     one.nodes()
+    commands.fault = SlurmNotNow("sbatch: not now")
+    with pytest.raises(EngineNotNow, match="sbatch: not now"):
+        one.submit(launch())
     commands.fault = SlurmRefused("sbatch: no")
     with pytest.raises(EngineRefused, match="sbatch: no"):
         one.submit(launch())
