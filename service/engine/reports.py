@@ -21,6 +21,8 @@ EXIT_YIELD = 75
 """EX_TEMPFAIL: the program has checkpointed and is ready to resume."""
 YIELDS_COUNTED_MAX = 30
 """The pause after a yield without progress grows with the yields so far, up to this number: some may have made progress."""
+LOSSES_COUNTED_MAX = 30
+"""The pause after an attempt that its servers did not start, although they are up, grows with the attempts lost so far."""
 
 _REASON_OF_END = {
     ReportKind.EXITED: Reason.CRASHED,
@@ -287,7 +289,12 @@ def _ended_otherwise(cycle: Cycle, job: JobRecord, report: Report) -> None:
         _end_yielded(cycle, job)
     else:
         with_server = report.kind is ReportKind.LOST and _lost_a_server(cycle, job, report)
+        unstarted = with_server and _did_not_start(cycle, job)
         cycle.close_attempt(job, lost_attempt, reason, report.exit_code)
+        if unstarted:
+            # What holds it up may last. Without a pause it would hold its GPUs nearly all of the time, and run on none.
+            losses = job.attempts - job.retries - job.preemptions - job.yields
+            _pause(cycle, job, cycle.settings.retry_backoff_s * min(losses, LOSSES_COUNTED_MAX))
         if with_server:
             _requeue(cycle, job, Cause.RETRYABLE_FAILURE, reason, report.detail)
         else:
@@ -313,6 +320,13 @@ def _lost_a_server(cycle: Cycle, job: JobRecord, report: Report) -> bool:
     return report.server is not None or any(
         cycle.world.servers[server].down for server in job.attempt.placement.servers
     )
+
+
+def _did_not_start(cycle: Cycle, job: JobRecord) -> bool:
+    """Whether the open attempt has not begun although its servers are up, as where its engine lets it wait for ever."""
+    assert job.attempt is not None
+    up = not any(cycle.world.servers[server].down for server in job.attempt.placement.servers)
+    return up and job.attempt.started_at_s is None
 
 
 def _end_cancelled(cycle: Cycle, job: JobRecord, report: Report) -> None:

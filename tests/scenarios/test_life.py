@@ -88,6 +88,33 @@ def test_losing_a_server_uses_up_no_retry_and_causes_no_pause() -> None:
     story.crash("a").until(10).fails("a", Reason.CRASHED)
 
 
+def test_a_pause_after_each_attempt_that_its_servers_do_not_start_grows_up_to_a_limit() -> None:
+    """An engine that keeps it waiting may do so for ever. It uses up no retry."""
+    settings, slow = EngineSettings(retry_backoff_s=10.0), ExecutorCosts(launch_latency_s=120.0)
+    story = cluster("1x1", policy("fifo"), settings=settings, costs=slow).job("a", runs_s=1e6, max_retries=0).until(1)
+    at_s = 100.0
+    for count in range(1, 33):
+        story.until(at_s)
+        story.says(Report(ReportKind.LOST, at_s, story.attempt("a"), server=ServerIndex(0), reason=Reason.NODE_LOST))
+        story.until(at_s).requeues("a", Cause.RETRYABLE_FAILURE).waits("a", Reason.RETRY_BACKOFF)
+        pause_s = 10.0 * min(count, 30)
+        story.until(at_s + pause_s - 0.1).starts()
+        story.until(at_s + pause_s).starts("a")
+        at_s += pause_s + 100.0
+    assert story.record("a").retries == 0
+
+
+def test_what_a_job_has_lost_otherwise_does_not_lengthen_the_pause_after_an_attempt_that_did_not_start() -> None:
+    settings, slow = EngineSettings(retry_backoff_s=10.0), ExecutorCosts(launch_latency_s=5.0)
+    story = cluster("1x1", policy("fifo"), settings=settings, costs=slow).job("a", runs_s=1e6).until(10)
+    story.says(Report(ReportKind.EXITED, 10.0, story.attempt("a"), exit_code=75)).until(10)
+    story.until(30).crash("a").until(30).until(42)
+    assert (story.record("a").yields, story.record("a").retries) == (1, 1)
+    story.says(Report(ReportKind.LOST, 42.0, story.attempt("a"), server=ServerIndex(0), reason=Reason.NODE_LOST))
+    story.until(42).until(51.9).waits("a", Reason.RETRY_BACKOFF)
+    story.until(52).starts("a")
+
+
 def test_an_attempt_that_is_lost_on_a_server_that_answers_uses_up_a_retry() -> None:
     story = one().job("a", runs_s=1000, max_retries=0).until(1)
     story.says(Report(ReportKind.LOST, 1.0, story.attempt("a"))).until(2).fails("a", Reason.NODE_LOST)

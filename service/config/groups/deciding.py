@@ -100,7 +100,8 @@ class Deciding(BaseModel):
         0.0,
         86_400.0,
         "Wait before a retry, multiplied by the failures so far. A broken file system may need time to recover. Also the wait "
-        "after a yield without a new iteration that ran for less than the wait, multiplied by the yields so far, at most 30.",
+        "after a yield without a new iteration that ran for less than the wait, multiplied by the yields so far, at most 30. "
+        "Also the wait after an attempt that Slurm or Ray did not start, multiplied by the attempts lost so far, at most 30.",
     )
     facts_per_cycle_max: int = between(
         100,

@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 START_S = 120.0
 """Longest time that the engine may let an attempt wait on its servers, and that all its servers may need to begin."""
+STUCK_S = 15.0
+"""Time after which what the engine names as a reason to wait for ever counts: it may name one for a moment."""
 SETTLE_S = 5.0
 """Longest time that a shared folder may need to show what a node has written."""
 _CANCEL_AGAIN_S = 15.0
@@ -79,6 +81,7 @@ class ClusterAttempt:
         self._complete_s = math.inf
         self._begun_s = math.inf
         self._ready_s = math.inf
+        self._stuck_s = math.inf
         self._cancelled_s: dict[str, float] = {}
         self._nodes: dict[int, NodeRecord] = {}
         self._files: AttemptProgress | None = None
@@ -417,18 +420,27 @@ class ClusterAttempt:
             if now_s - self._complete_s > MARGIN_S:
                 self._cancel(submissions.alive)
         waited_s = now_s - submissions.waits_since_s()
-        if self.started is not None or stop is not None or self.submitting or waited_s < START_S:
+        if self.started is not None or stop is not None or self.submitting:
             return
-        detail = submissions.detail()
-        if not claimed and submissions.pending == submissions.alive:
-            if self._seal_off():
-                waits = f"{self.around.engine} has not started it for {START_S:g} s"
-                # Its servers do not take it: that is no fault of the job, and uses up no retry.
-                self.failure = (Reason.NODE_LOST, f"{waits}: {detail}" if detail else waits)
-                self._decide_never()
+        waits = not claimed and submissions.pending == submissions.alive
+        stuck = submissions.stuck if waits else ""
+        self._stuck_s = min(self._stuck_s, now_s) if stuck else math.inf
+        if now_s - self._stuck_s >= STUCK_S:
+            self._give_up(Reason.LAUNCH_FAILED, f"{self.around.engine} will never start it: {stuck}")
+        elif waited_s < START_S:
+            return
+        elif waits:
+            detail, waited = submissions.detail(), f"{self.around.engine} has not started it for {START_S:g} s"
+            # Its servers do not take it: that is no fault of the job, and uses up no retry.
+            self._give_up(Reason.NODE_LOST, f"{waited}: {detail}" if detail else waited)
         elif not all(node.started_at_s is not None for node in nodes):
             # A server does not begin. Those that have are stopped.
             self._write_stop(StopOrder(None, self.record.grace_s if self.record is not None else 0.0))
+
+    def _give_up(self, reason: Reason, detail: str) -> None:
+        if self._seal_off():
+            self.failure = (reason, detail)
+            self._decide_never()
 
     def _decide_incomplete(self, nodes: Sequence[NodeRecord]) -> None:
         """The engine has freed its GPUs, and not every node has recorded its end: there is none, or it is not known."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from policies.model.ids import AttemptId
-from service.executors.cluster.attempt import START_S
+from service.executors.cluster.attempt import START_S, STUCK_S
 from service.executors.cluster.driver import (
     EngineDriver,
     EngineEnd,
@@ -150,15 +150,18 @@ class NodeChecks:
                 launch = NodeLaunch(attempt, (NodeShare(server, 1),), program, request.plan)
                 self._waiting[server].id = self._driver.submit(launch)
             except EngineRefused as refusal:
-                # What the engine refuses says nothing of the server, and jobs that it takes may run there.
-                logger.warning("server %s cannot be checked: %s", server, refusal)
-                del self._waiting[server]
-                self._admitted.add(server)
-                self.verdicts += 1
+                self._admit_unchecked(server, str(refusal))
             except EngineUnavailable:
                 del self._waiting[server]
                 self._due_s[server] = now_s + _IDLE_S
                 raise
+
+    def _admit_unchecked(self, server: str, why: str) -> None:
+        # What the engine refuses, or never starts, says nothing of the server, and jobs that it takes may run there.
+        logger.warning("server %s cannot be checked: %s", server, why)
+        del self._waiting[server]
+        self._admitted.add(server)
+        self.verdicts += 1
 
     def _read_answers(self) -> None:
         for server, submission in list(self._waiting.items()):
@@ -181,13 +184,16 @@ class NodeChecks:
             else:
                 del self._waiting[server]
         elif job is not None and not over:
-            self._hold_to_times(server, submission, job.state is EngineJobState.PENDING)
+            self._hold_to_times(server, submission, job)
 
-    def _hold_to_times(self, server: str, submission: _Submission, pending: bool) -> None:
+    def _hold_to_times(self, server: str, submission: _Submission, job: EngineJob) -> None:
         now_s = self._elapsed_s()
-        if pending:
+        if job.state is EngineJobState.PENDING:
             submission.begun_s = None
-            if now_s - submission.since_s >= _PENDING_S_MAX:
+            if job.stuck and now_s - submission.since_s >= STUCK_S:
+                self._driver.cancel([submission.id])
+                self._admit_unchecked(server, job.stuck)
+            elif now_s - submission.since_s >= _PENDING_S_MAX:
                 self._driver.cancel([submission.id])
                 del self._waiting[server]
         elif submission.begun_s is None:

@@ -86,7 +86,8 @@ class EngineJob:
     """A submission as the engine sees it. ``gpu_ids``: the GPUs that it holds or held on each server, as far as known.
 
     ``end``, ``detail`` and ``failed_servers`` (those that the engine names as the cause) are set once it is ENDED. ``user``: the
-    system user who has submitted it, None where only the user of the service can have done so.
+    system user who has submitted it, None where only the user of the service can have done so. ``stuck``: why a PENDING one will
+    never start unless somebody changes it or the engine, empty if waiting may help.
     """
 
     id: str
@@ -98,6 +99,7 @@ class EngineJob:
     detail: str = ""
     failed_servers: tuple[str, ...] = ()
     user: str | None = None
+    stuck: str = ""
 
 
 class NodeState(StrEnum):

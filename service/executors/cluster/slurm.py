@@ -40,6 +40,7 @@ from service.slurm.cluster import TESTED_VERSION, Slurm, SlurmPartition
 from service.slurm.commands import SlurmCommands, SlurmError, SlurmNotNow, SlurmRefused, own_user
 from service.slurm.jobs import JobLine, SlurmJob
 from service.slurm.nodes import SlurmNode
+from service.slurm.pending import never_starts
 from service.slurm.text import expand_hosts, number_before_unit
 
 logger = logging.getLogger(__name__)
@@ -473,8 +474,10 @@ class SlurmDriver:
         attempt = AttemptId(first.comment.removeprefix(self._mark))
         user = first.user if self._options.users else None
         if state is not EngineJobState.ENDED:
-            waits = state is EngineJobState.PENDING
-            return EngineJob(str(job), attempt, state, nodes, gpu_ids, detail=first.reason if waits else "", user=user)
+            if state is not EngineJobState.PENDING:
+                return EngineJob(str(job), attempt, state, nodes, gpu_ids, user=user)
+            stuck = next(filter(None, (never_starts(component.reason) for component in ordered)), "")
+            return EngineJob(str(job), attempt, state, nodes, gpu_ids, detail=first.reason, user=user, stuck=stuck)
         cause = next((one for one in ordered if one.state in ("NODE_FAIL", "BOOT_FAIL")), first)
         end, detail = _end(cause)
         failed = self._failed(job, nodes) if end is EngineEnd.NODE_FAILED else ()

@@ -127,6 +127,12 @@ class Submissions:
         jobs = [entry.job for entry in self._known.values() if not entry.over and entry.job is not None]
         return "; ".join(job.detail for job in jobs if job.detail)
 
+    @property
+    def stuck(self) -> str:
+        """Why the engine will never start one of those that are not over; empty if it may start them all."""
+        jobs = [entry.job for entry in self._known.values() if not entry.over and entry.job is not None]
+        return next((job.stuck for job in jobs if job.stuck), "")
+
     def gpu_ids(self, servers: Sequence[str]) -> tuple[tuple[int, ...], ...] | None:
         """The GPUs on these servers, as far as the engine has named them for all."""
         for entry in self._known.values():

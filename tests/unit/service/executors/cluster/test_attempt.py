@@ -14,7 +14,7 @@ from service.engine.events import ReportKind
 from service.engine.ports import AttemptStatus
 from service.executors import folder as names
 from service.executors.cluster import folder as shared
-from service.executors.cluster.attempt import START_S, ClusterAttempt
+from service.executors.cluster.attempt import START_S, STUCK_S, ClusterAttempt
 from service.executors.cluster.driver import EngineEnd, EngineJob, EngineJobState
 from service.executors.cluster.shared import LAUNCH, AttemptFolder, LaunchRecord
 from service.executors.cluster.submissions import Submissions
@@ -86,8 +86,10 @@ class Bench:
         self.attempt.look()
 
 
-def job(engine_id: str, state: EngineJobState, end: EngineEnd | None = None, *, user: str | None = None) -> EngineJob:
-    return EngineJob(engine_id, ATTEMPT, state, ("a",), {}, end, user=user)
+def job(
+    engine_id: str, state: EngineJobState, end: EngineEnd | None = None, *, user: str | None = None, stuck: str = ""
+) -> EngineJob:
+    return EngineJob(engine_id, ATTEMPT, state, ("a",), {}, end, user=user, stuck=stuck)
 
 
 @pytest.fixture
@@ -168,6 +170,33 @@ def test_an_attempt_that_its_server_does_not_take_is_lost_with_the_server(bench:
     assert end is not None
     assert (end.kind, end.server, end.reason) == (ReportKind.LOST, 0, Reason.NODE_LOST), "so it uses up no retry"
     assert end.detail == "the engine has not started it for 120 s"
+
+
+def test_an_attempt_that_can_never_start_is_a_failed_launch(bench: Bench) -> None:
+    bench.answer(job("7", EngineJobState.PENDING, stuck="its QOS may not be used here"))
+    bench.look_at(1001.0)
+    bench.look_at(1001.0 + STUCK_S - 0.1)
+    assert not bench.attempt.never
+    bench.look_at(1001.0 + STUCK_S)
+    assert (bench.attempt.never, bench.attempt.to_cancel) == (True, {"7"})
+    bench.answer(job("7", EngineJobState.ENDED, EngineEnd.CANCELLED))
+    bench.look_at(1001.0 + STUCK_S + 1.0)
+    end = bench.attempt.end
+    assert end is not None
+    assert (end.kind, end.server, end.reason) == (ReportKind.LAUNCH_FAILED, None, Reason.LAUNCH_FAILED)
+    assert end.detail == "the engine will never start it: its QOS may not be used here"
+
+
+def test_a_reason_to_wait_for_ever_that_passes_ends_no_attempt(bench: Bench) -> None:
+    for at_s, stuck in ((1000.0, "it is held"), (1010.0, ""), (1011.0, "it is held")):
+        bench.now_s = at_s
+        bench.answer(job("7", EngineJobState.PENDING, stuck=stuck))
+        bench.look_at(at_s)
+    bench.look_at(1011.0 + STUCK_S - 0.1)
+    assert not bench.attempt.never
+    bench.answer(job("7", EngineJobState.RUNNING))
+    bench.look_at(1011.0 + STUCK_S)
+    assert not bench.attempt.never
 
 
 def test_what_another_user_submits_in_the_name_of_an_attempt_is_not_of_it(bench: Bench) -> None:

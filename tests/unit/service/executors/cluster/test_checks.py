@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -154,6 +155,23 @@ def test_a_server_that_is_down_is_checked_when_it_is_up(checked: Checked, engine
     checked.look()
     checked.finish()
     assert submitted(engine).count("node2") == 1
+
+
+def test_a_check_that_the_engine_never_starts_keeps_no_jobs_away(
+    checked: Checked, engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.nodes = dict.fromkeys(NODES, NodeState.DRAINED)  # the checks wait in the engine
+    checked.checks.step()
+    engine_jobs = checked.driver.jobs
+    monkeypatch.setattr(checked.driver, "jobs", lambda: [replace(job, stuck="no such QOS") for job in engine_jobs()])
+    checked.now_s += 14.9
+    checked.checks.step()
+    assert {job.state for job in engine.jobs()} == {EngineJobState.PENDING}
+    checked.now_s += 1.1
+    checked.checks.step()
+    assert {job.state for job in engine.jobs()} == {EngineJobState.ENDED}
+    engine.nodes = dict.fromkeys(NODES, NodeState.UP)
+    assert (checked.drained(), checked.unchecked()) == ({}, set())
 
 
 @pytest.mark.parametrize("fault", [Fault.TIMES_OUT, Fault.ANSWER_LOST, Fault.REFUSED])

@@ -333,6 +333,19 @@ def test_a_job_that_has_ended_is_not_taken_for_a_forgotten_one(commands: Scripte
     assert (ended.id, ended.state) == ("1", EngineJobState.ENDED)
 
 
+def test_a_job_that_waits_for_ever_says_why(commands: Scripted) -> None:
+    part = {"het_job_id": 5, "required_nodes": "n2"}
+    commands.rows = [
+        row(4, "PENDING", state_reason="Resources"),
+        row(5, "PENDING", het_job_offset=0, state_reason="Priority", **part),
+        row(6, "PENDING", het_job_offset=1, state_reason="InvalidQOS", **part),
+        row(7, "RUNNING", state_reason="InvalidQOS"),
+    ]
+    found = [(job.id, job.detail, job.stuck) for job in driver(commands).jobs()]
+    stuck = "its QOS may not be used here (InvalidQOS)"
+    assert found == [("4", "Resources", ""), ("5", "Priority", stuck), ("7", "", "")]
+
+
 def full_readings(commands: Scripted) -> int:
     return sum("--json" in call for call in commands.calls if call[0] == "squeue")
 
