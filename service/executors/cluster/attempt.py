@@ -467,6 +467,8 @@ class ClusterAttempt:
         record = self._lost(f"{says}; {detail}" if says else detail)
         if self.started is None and not failed:
             record |= {"outcome": "launch_failed", "reason": Reason.LAUNCH_FAILED.value}
+        elif self.stop is None and job is not None and job.end is EngineEnd.OUT_OF_MEMORY:
+            record["reason"] = Reason.OUT_OF_MEMORY.value  # the kernel has ended the supervisor too
         record["stop_signalled"] = self.stop is not None and any(
             self._has(node, names.SIGNALLED) for node in range(len(nodes))
         )
@@ -487,6 +489,8 @@ class ClusterAttempt:
         if end in (None, EngineEnd.NODE_FAILED):
             record |= {"outcome": "lost", "reason": Reason.NODE_LOST.value}
             return self._with_server(record, job.failed_servers if job is not None else ())
+        if end is EngineEnd.OUT_OF_MEMORY and record["outcome"] == "exited":
+            record["reason"] = Reason.OUT_OF_MEMORY.value
         return record
 
     def _lost(self, detail: str) -> dict[str, Any]:

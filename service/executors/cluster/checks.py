@@ -178,7 +178,7 @@ class NodeChecks:
         elif submission.ended_s is None:
             submission.ended_s = now_s
         if submission.ended_s is not None and now_s - submission.ended_s >= _VISIBLE_S:
-            if job is not None and job.end is EngineEnd.COMPLETED:
+            if job is not None and job.end in (EngineEnd.COMPLETED, EngineEnd.OUT_OF_MEMORY):
                 why = f": {job.detail}" if job.detail else ""
                 self._note(server, [f"the check of the server left no answer in the shared folder{why}"])
             else:

@@ -75,6 +75,8 @@ class EngineEnd(StrEnum):
     """Its programs ended by themselves, whatever their exit codes."""
     CANCELLED = "cancelled"
     TIME_LIMIT = "time_limit"
+    OUT_OF_MEMORY = "out_of_memory"
+    """The engine, or the kernel for it, ended a program that used more memory than the submission has."""
     NODE_FAILED = "node_failed"
     """A server failed. Processes may still run there, unseen by the engine."""
     NOT_STARTED = "not_started"

@@ -79,11 +79,13 @@ _ENDS: Final = {
     "FAILED": (EngineEnd.COMPLETED, ""),
     "LAUNCH_FAILED": (EngineEnd.NOT_STARTED, "the Slurm job could not be launched"),
     "NODE_FAIL": (EngineEnd.NODE_FAILED, "a node of the Slurm job failed"),
-    "OUT_OF_MEMORY": (EngineEnd.COMPLETED, "Slurm ended the job: it used more memory than its share"),
+    "OUT_OF_MEMORY": (EngineEnd.OUT_OF_MEMORY, "it used more memory than its share"),
     "PREEMPTED": (EngineEnd.CANCELLED, "another Slurm job preempted it"),
     "REVOKED": (EngineEnd.CANCELLED, "the Slurm job was revoked"),
     "TIMEOUT": (EngineEnd.TIME_LIMIT, "the Slurm job reached its time limit"),
 }
+_TELLING_STATES: Final = ("NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY")
+"""States of one component that tell why the others have ended, the most telling first."""
 _PLAIN_STATES: Final = frozenset({"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "COMPLETED", "CANCELLED"})
 """States that need no exit code and no look at the nodes to be understood."""
 _LAUNCH_REASONS: Final = ("BadConstraints", "JobLaunchFailure", "PartitionConfig", "NonZeroPrologExit", "Prolog")
@@ -478,7 +480,8 @@ class SlurmDriver:
                 return EngineJob(str(job), attempt, state, nodes, gpu_ids, user=user)
             stuck = next(filter(None, (never_starts(component.reason) for component in ordered)), "")
             return EngineJob(str(job), attempt, state, nodes, gpu_ids, detail=first.reason, user=user, stuck=stuck)
-        cause = next((one for one in ordered if one.state in ("NODE_FAIL", "BOOT_FAIL")), first)
+        telling = (one for state in _TELLING_STATES for one in ordered if one.state == state)
+        cause = next(telling, first)
         end, detail = _end(cause)
         failed = self._failed(job, nodes) if end is EngineEnd.NODE_FAILED else ()
         return EngineJob(str(job), attempt, state, nodes, gpu_ids, end, detail, failed, user)

@@ -15,6 +15,7 @@ FORGOTTEN_S = 5.0
 
 _TELLING = (
     EngineEnd.NODE_FAILED,
+    EngineEnd.OUT_OF_MEMORY,
     EngineEnd.TIME_LIMIT,
     EngineEnd.CANCELLED,
     EngineEnd.NOT_STARTED,

@@ -301,6 +301,52 @@ def test_a_stop_that_comes_too_late_to_claim_the_attempt_is_carried_out_once(
     assert bench.attempt.to_cancel == {"7"}, "the time for it counts from the first look"
 
 
+@pytest.mark.parametrize(
+    ("code", "stopped", "reason", "detail"),
+    [
+        (137, False, Reason.OUT_OF_MEMORY, "the engine has ended it; rank 0: exit code 137"),
+        (137, True, None, "rank 0: exit code 137"),
+        (75, False, None, ""),
+        (0, False, None, ""),
+    ],
+)
+def test_an_attempt_that_has_used_too_much_memory(
+    bench: Bench, code: int, stopped: bool, reason: Reason | None, detail: str
+) -> None:
+    ran(bench, code)
+    if stopped:
+        bench.attempt.order_stop(StopOrder(None, 1.0, 0))
+    bench.answer(job("7", EngineJobState.ENDED, EngineEnd.OUT_OF_MEMORY))
+    bench.look_at(1002.0)
+    end = bench.attempt.end
+    assert end is not None
+    assert (end.kind, end.exit_code, end.reason, end.detail) == (ReportKind.EXITED, code, reason, detail)
+
+
+def test_a_supervisor_that_has_ended_with_a_program_that_used_too_much_memory(bench: Bench) -> None:
+    ran(bench, None)
+    bench.answer(job("7", EngineJobState.ENDED, EngineEnd.OUT_OF_MEMORY))
+    bench.look_at(1002.0)
+    bench.look_at(1020.0)
+    end = bench.attempt.end
+    assert end is not None
+    assert (end.kind, end.reason, end.server) == (ReportKind.LOST, Reason.OUT_OF_MEMORY, None)
+
+
+def ran(bench: Bench, code: int | None) -> None:
+    """The attempt has started, and its node has recorded an exit code."""
+    shared.claim(bench.inbox, "a launch")
+    folder, seal = shared.node_folder(bench.inbox, 0), bench.folder.seal
+    folder.mkdir()
+    write_json(folder / names.STARTED, seal.sealed(names.STARTED, {"at_s": 1000.5}))
+    if code is not None:
+        told = f"rank 0: exit code {code}" if code not in (0, 75) else ""
+        end = names.end_record("exited", 1001.0, exit_code=code, detail=told)
+        write_json(folder / names.EXIT, seal.sealed(names.EXIT, end))
+    bench.answer(job("7", EngineJobState.RUNNING))
+    bench.look_at(1001.0)
+
+
 def no_space() -> str:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

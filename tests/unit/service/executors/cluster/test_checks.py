@@ -11,7 +11,7 @@ import pytest
 from service.engine.events import ReportKind
 from service.executors.cluster import checks as module
 from service.executors.cluster.checks import NodeChecks
-from service.executors.cluster.driver import EngineJobState, NodeState
+from service.executors.cluster.driver import EngineEnd, EngineJobState, NodeState
 from service.executors.cluster.runtime import CHECKS, check_program, install_runtime
 from tests.cluster_engine import NODES, ProcessEngine
 from tests.cluster_house import process_house
@@ -129,6 +129,17 @@ def test_a_folder_that_is_not_mounted_drains_until_it_is(checked: Checked, engin
     checked.finish()
     assert checked.drained() == {}
     assert list((checked.folder / CHECKS).iterdir()) == []
+
+
+def test_a_check_that_runs_out_of_memory_drains_its_server(
+    checked: Checked, engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checked.checks, "_program", lambda check: (sys.executable, "-c", "raise SystemExit(137)"))
+    engine_jobs = checked.driver.jobs
+    killed = EngineEnd.OUT_OF_MEMORY
+    monkeypatch.setattr(checked.driver, "jobs", lambda: [replace(job, end=job.end and killed) for job in engine_jobs()])
+    checked.finish()
+    assert set(checked.drained()) == set(NODES)
 
 
 def test_one_server_with_another_folder(checked: Checked, engine: ProcessEngine) -> None:

@@ -229,7 +229,7 @@ def test_errors_of_slurm_are_those_of_the_port(commands: Scripted) -> None:
             ("n2",),
         ),
         ({"job_state": "BOOT_FAIL"}, EngineEnd.NOT_STARTED, "could not be booted", ()),
-        ({"job_state": "OUT_OF_MEMORY"}, EngineEnd.COMPLETED, "more memory than its share", ()),
+        ({"job_state": "OUT_OF_MEMORY"}, EngineEnd.OUT_OF_MEMORY, "it used more memory than its share", ()),
     ],
 )
 def test_ends(
@@ -246,6 +246,12 @@ def test_ends(
         failed,
     )
     assert subprocess.run(["grep", "-qE", detail], input=job.detail.encode() + b"\n", check=False).returncode == 0
+
+
+def test_the_component_of_a_heterogeneous_job_that_ran_out_of_memory_tells_its_end(commands: Scripted) -> None:
+    part = {"het_job_id": 5}
+    commands.rows = [row(5, "FAILED", het_job_offset=0, **part), row(6, "OUT_OF_MEMORY", het_job_offset=1, **part)]
+    assert [job.end for job in driver(commands).jobs()] == [EngineEnd.OUT_OF_MEMORY]
 
 
 def test_a_failed_node_that_has_returned_is_still_named(commands: Scripted) -> None:
