@@ -7,6 +7,7 @@ One with a problem counts as drained, with the problem as the reason, and is che
 
 import contextlib
 import logging
+import math
 import os
 import secrets
 import time
@@ -35,7 +36,11 @@ logger = logging.getLogger(__name__)
 
 UNCHECKED = "not checked yet"
 CHECKED = "checked"
+SUBMITS_MAX = 16
+"""Checks that one step submits, a call each: servers that have answered take no jobs until its end."""
 _LOOK_S = 1.0
+_LOOK_PAUSE = 4.0
+"""Time from one look at the engine's jobs to the next, at the least: as a multiple of how long it takes."""
 _ANSWER_S = 0.2
 """Between two looks for answers in the shared folder, longer with many of them: servers take no jobs until then."""
 _ANSWER_S_EACH = 0.01
@@ -79,7 +84,7 @@ class NodeChecks:
         self._due_s: dict[str, float] = {}
         self._problems: dict[str, str] = {}
         self._admitted: set[str] = set()
-        self._asked_s = -_LOOK_S
+        self._look_s = self._read_s = -math.inf
         self.verdicts = 0
         """Checks that have ended: the engine's next answer may be overlaid in another way."""
         self._checked = shared_dir / CHECKED
@@ -117,27 +122,34 @@ class NodeChecks:
         return any(submission.attempt == attempt for submission in list(self._waiting.values()))
 
     def step(self) -> float:
-        """Submit the checks that are due, and read the answers; returns the seconds until the next step."""
+        """Submit checks that are due, and read the answers; returns the seconds until the next step, 0 if more are due."""
         try:
-            self._submit()
-            self._read_answers()
-            if self._waiting and self._elapsed_s() - self._asked_s >= _LOOK_S:
-                self._asked_s = self._elapsed_s()
-                jobs = {job.attempt: job for job in self._driver.jobs()}
-                for server, submission in list(self._waiting.items()):
-                    self._look(server, submission, jobs.get(submission.attempt))
+            more = self._submit()
+            if not more or self._elapsed_s() - self._read_s >= self._answer_s():
+                self._read_answers()
+            if self._waiting and self._elapsed_s() >= self._look_s:
+                self._look_at_all()
         except (EngineUnavailable, OSError) as error:
             logger.warning("the servers cannot be checked now: %s", error)
             return _IDLE_S
+        if more:
+            return 0.0
         if self._check is not None and not self._waiting and not self._problems:
             end_check(self._shared_dir, self._check)
             self._check = None
-        return min(_LOOK_S, max(_ANSWER_S, _ANSWER_S_EACH * len(self._waiting))) if self._waiting else _IDLE_S
+        return self._answer_s() if self._waiting else _IDLE_S
 
-    def _submit(self) -> None:
-        now_s = self._elapsed_s()
-        due = [name for name in self._up if name not in self._waiting and self._due_s.get(name, 0.0) <= now_s]
-        for server in sorted(due):
+    def _answer_s(self) -> float:
+        return min(_LOOK_S, max(_ANSWER_S, _ANSWER_S_EACH * len(self._waiting)))
+
+    def _submit(self) -> bool:
+        """Submit some of the checks that are due; whether there are more."""
+        begun_s = self._elapsed_s()
+        due = [name for name in self._up if name not in self._waiting and self._due_s.get(name, 0.0) <= begun_s]
+        # Those that were never checked come first: the others take jobs already, or have a problem.
+        due.sort(key=lambda name: (self._due_s.get(name, 0.0), name))
+        for server in due[:SUBMITS_MAX]:
+            now_s = self._elapsed_s()
             if self._check is None:
                 self._check = begin_check(self._shared_dir)
             request = request_check(self._check, server)
@@ -155,6 +167,7 @@ class NodeChecks:
                 del self._waiting[server]
                 self._due_s[server] = now_s + _IDLE_S
                 raise
+        return len(due) > SUBMITS_MAX
 
     def _admit_unchecked(self, server: str, why: str) -> None:
         # What the engine refuses, or never starts, says nothing of the server, and jobs that it takes may run there.
@@ -164,10 +177,19 @@ class NodeChecks:
         self.verdicts += 1
 
     def _read_answers(self) -> None:
+        self._read_s = self._elapsed_s()
         for server, submission in list(self._waiting.items()):
             assert self._check is not None
             if (answer := take_answer(self._shared_dir, self._check, submission.request)) is not None:
                 self._note(server, answer)
+
+    def _look_at_all(self) -> None:
+        begun_s = self._elapsed_s()
+        jobs = {job.attempt: job for job in self._driver.jobs()}
+        ended_s = self._elapsed_s()
+        self._look_s = max(begun_s + _LOOK_S, ended_s + _LOOK_PAUSE * (ended_s - begun_s))
+        for server, submission in list(self._waiting.items()):
+            self._look(server, submission, jobs.get(submission.attempt))
 
     def _look(self, server: str, submission: _Submission, job: EngineJob | None) -> None:
         now_s = self._elapsed_s()
