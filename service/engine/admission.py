@@ -7,13 +7,14 @@ break a limit, and nothing is preempted for a job that may not start.
 The rule is our construction: waiting jobs are let through in the order of :class:`Turn`, unless one of their owners lacks the
 room; an owner that lacks it for one job lets no later job through, so wide gangs are not starved by narrow ones. A better
 job that comes later takes the place of worse ones that have not started. A limit that is lowered below what is held stops no
-job. A gang larger than a limit waits apart and keeps no other job waiting.
+job. A gang larger than a limit waits apart and keeps no other job waiting. One that no servers can hold while some are away is
+let through without counting, so that the policy explains it; it comes before the gate again when servers change.
 """
 
 import heapq
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from policies.model.ids import JobId
@@ -55,11 +56,12 @@ class Admission:
     """The limits, the jobs let through and the jobs that wait. Costs nothing while no owner is limited.
 
     Every update is O(log n). :meth:`settle` is O((sets of limited owners that jobs wait for + jobs let through or sent back)
-    log n), and does nothing unless room or a job has come.
+    log n), and does nothing unless room or a job has come. ``can_be_held``: whether the servers that take work could hold a job.
     """
 
     def __init__(self, limits: Mapping[LimitOwner, OwnerLimit] | None = None) -> None:
         self._limits = {owner: limit for owner, limit in (limits or {}).items() if limit.limits}
+        self.can_be_held: Callable[[JobRecord], bool] = _anything
         self._clear()
 
     def _clear(self) -> None:
@@ -74,6 +76,8 @@ class Admission:
         self._kept: dict[Owners, SortedList[Turn]] = {}
         self._kept_turns: dict[JobId, Turn] = {}
         self._too_wide: dict[JobId, None] = {}
+        self._homeless: dict[JobId, None] = {}
+        """Jobs let through that no servers can hold now; they count against no limit."""
         self._admitted: dict[JobId, JobRecord] = {}
         self._sent_back: dict[JobId, JobRecord] = {}
         self._unnoted: dict[JobId, None] = {}
@@ -114,6 +118,7 @@ class Admission:
         if owners := self._owners(job):
             self._enter(job)
             self._unlist(job)
+            self._homeless.pop(job.id, None)
             self._charge(job, owners)
 
     def forget(self, job_id: JobId) -> None:
@@ -122,7 +127,7 @@ class Admission:
         if job is not None:
             self._unlist(job)
             self._discharge(job)
-            for told in (self._too_wide, self._admitted, self._sent_back, self._unnoted):
+            for told in (self._too_wide, self._homeless, self._admitted, self._sent_back, self._unnoted):
                 told.pop(job_id, None)
             job.gate = None
             if limit_of_array(job.spec) is not None:
@@ -150,6 +155,18 @@ class Admission:
                 self._keep_back(job, owners)
             self._restless = True
 
+    def servers_changed(self) -> None:
+        """Servers take work again, or no more. O(jobs let through x log n)."""
+        for job_id in list(self._homeless):
+            self._send_back(self._jobs[job_id])
+        for job_id in list(self._through_turns):
+            job = self._jobs[job_id]
+            if job.reservation is None and not self.can_be_held(job):
+                self._unlist(job)
+                self._discharge(job)
+                self._homeless[job_id] = None
+        self._restless = True
+
     def limit(self, owner: LimitOwner, limit: OwnerLimit, jobs: Collection[JobRecord]) -> None:
         """An owner's limits are these from now on. ``jobs``: all unfinished ones. O(n log n); called rarely, for an operator."""
         if limit.limits:
@@ -166,8 +183,7 @@ class Admission:
             if job.attempt is not None:
                 self._charge(job, owners)
             elif job.gate is None and owners:
-                self._charge(job, owners)
-                self._list_through(job, owners)
+                self._let(job, owners)
             elif owners:
                 self._keep_back(job, owners)
             elif job.gate is not None:
@@ -206,7 +222,8 @@ class Admission:
             if not stopped.isdisjoint(owners):
                 continue
             job = self._jobs[turn.job]
-            short = [owner for owner in owners if self._room(owner) < job.spec.gpus]
+            held = self.can_be_held(job)
+            short = [owner for owner in owners if held and self._room(owner) < job.spec.gpus]
             victims = self._worse_ones(job, turn, short) if short else ()
             if victims is None:
                 stopped.update(short)
@@ -244,10 +261,16 @@ class Admission:
                 if limit.paused or self._room(owner) < 0:
                     self._send_back(self._jobs[turn.job])
 
+    def _let(self, job: JobRecord, owners: Owners) -> None:
+        if self.can_be_held(job):
+            self._charge(job, owners)
+            self._list_through(job, owners)
+        else:
+            self._homeless[job.id] = None
+
     def _admit(self, job: JobRecord, owners: Owners) -> None:
         self._unlist(job)
-        self._charge(job, owners)
-        self._list_through(job, owners)
+        self._let(job, owners)
         self._unnoted.pop(job.id, None)
         if self._sent_back.pop(job.id, None) is None:
             self._admitted[job.id] = job
@@ -256,6 +279,7 @@ class Admission:
 
     def _send_back(self, job: JobRecord) -> None:
         self._unlist(job)
+        self._homeless.pop(job.id, None)
         self._discharge(job)
         if self._admitted.pop(job.id, None) is None:
             self._sent_back[job.id] = job
@@ -349,6 +373,10 @@ class Admission:
             "it may start when enough of them are given back."
         )
         return text, {"gpus_running_max": most, "gpus_running": held, "gpus_promised": promised}
+
+
+def _anything(job: JobRecord) -> bool:
+    return True
 
 
 def _turn(job: JobRecord) -> Turn:

@@ -121,6 +121,7 @@ class Cycle:
         self.servers[server] = self.world.servers[server]
         self.note_server(server, kind, detail)
         self.changes.append(Change(ChangeKind.SERVER_CHANGED, server=server))
+        self.world.servers_changed()
 
     def note_server(self, server: ServerIndex, kind: ServerEventKind, detail: str) -> None:
         """Write an event of a server whose state does not change."""

@@ -63,6 +63,26 @@ def test_a_gang_wider_than_the_quota_says_so_and_keeps_nobody_waiting() -> None:
     made.waits("wide", Reason.QUOTA).until(10).finishes("narrow").starts("wide")
 
 
+def test_a_gang_whose_servers_are_down_takes_no_room_of_the_quota_until_they_return() -> None:
+    made = cluster("1x4:V100 1x4:A100", policy("asrpt")).quota(4, project="p").drain(1).until(0)
+    made.job("a", gpus=4, runs_s=10, gpu_type="A100", project="p", at_s=1)
+    made.job("a2", gpus=4, runs_s=10, gpu_type="A100", project="p", at_s=1)
+    for number in range(4):
+        made.job(f"v{number}", runs_s=100, gpu_type="V100", project="p", at_s=2)
+    made.until(2).starts("v0", "v1", "v2", "v3").waits("a", Reason.NO_SUCH_SERVERS)
+    made.resume(1).until(3).starts().waits("a", Reason.QUOTA).waits("a2", Reason.QUOTA)
+    made.until(102).finishes("v0", "v1", "v2", "v3").starts("a").until(112).starts("a2")
+
+
+def test_a_gang_that_was_let_through_gives_its_room_back_when_its_servers_fail() -> None:
+    made = cluster("1x4:V100 1x4:A100", policy("fifo_backfill")).quota(4, project="p").until(0)
+    made.job("other", gpus=4, runs_s=500, gpu_type="A100").until(0).starts("other")
+    made.job("a", gpus=4, runs_s=10, gpu_type="A100", project="p", at_s=1).until(1).waits("a", Reason.RESOURCES)
+    made.job("v", gpus=4, runs_s=10, gpu_type="V100", project="p", at_s=2).until(2).waits("v", Reason.QUOTA)
+    made.drain(1).until(3).starts("v").restart().until(13).finishes("v")
+    made.resume(1).until(500).finishes("other").starts("a")
+
+
 def test_the_explanation_names_the_limit_and_its_use() -> None:
     made = story("1x8").quota(3, user="ann")
     made.job("a", gpus=2, user="ann", runs_s=10).job("b", gpus=2, user="ann", runs_s=10).until(0).starts("a")
@@ -202,17 +222,34 @@ _jobs = st.lists(
 
 @pytest.mark.parametrize("name", ["asrpt", "fifo_backfill", "las", "easy"])
 @settings(max_examples=25, deadline=None)
-@given(_jobs, st.integers(0, 5), st.integers(0, 5), st.integers(0, 5), st.integers(0, 80))
+@given(
+    _jobs,
+    st.integers(0, 5),
+    st.integers(0, 5),
+    st.integers(0, 5),
+    st.integers(0, 80),
+    st.tuples(st.integers(0, 80), st.integers(0, 80)),
+)
 def test_no_policy_breaks_a_limit_and_nobody_is_forgotten(
-    name: str, jobs: list[tuple[int, int, int, str, str]], nlp: int, cv: int, ann: int, restart_s: int
+    name: str,
+    jobs: list[tuple[int, int, int, str, str]],
+    nlp: int,
+    cv: int,
+    ann: int,
+    restart_s: int,
+    drained: tuple[int, int],
 ) -> None:
     assert name in policy_names()
     made = story("2x4", name).quota(nlp, project="nlp").quota(cv, project="cv").quota(ann, user="ann")
     most = {("project", "nlp"): nlp, ("project", "cv"): cv, ("user", "ann"): ann}
     for number, (gpus, runs_s, at_s, user, project) in enumerate(jobs):
         made.job(f"j{number}", gpus=gpus, runs_s=runs_s, at_s=at_s, user=user, project=project)
-    for at_s in sorted({*range(0, 1000, 20), restart_s}):
+    for at_s in sorted({*range(0, 1000, 20), restart_s, *drained}):
         made.until(at_s)
+        if at_s == min(drained):
+            made.drain(1)
+        if at_s == max(drained):
+            made.resume(1)
         if at_s == restart_s:
             made.restart()
         held: dict[tuple[str, str], int] = {}
