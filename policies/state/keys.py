@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
+from policies.model.parallelism import ParallelismConfig
 from policies.model.resources import Demand, demand_of
 from policies.model.server_reservation import ServerReservation
 from policies.rules import registered
@@ -13,14 +14,14 @@ from policies.rules import registered
 class GangClass(NamedTuple):
     """The requirements of the jobs of a class. If one of them cannot start, none of the class can.
 
-    ``types``: the GPU types that they take (empty: any). ``tensor``: the largest tensor degree that must stay on one server.
-    ``demands``: what they demand of placement rules. ``server_reservations``: the ids of those that admit them. ``demand``: what
-    they need beside GPUs.
+    ``types``: the GPU types that they take (empty: any). ``tensor``: the sizes of the tensor groups that must each stay on one
+    server, and how many there are of each size. ``demands``: what they demand of placement rules. ``server_reservations``: the
+    ids of those that admit them. ``demand``: what they need beside GPUs.
     """
 
     gpus: int
     types: tuple[str, ...]
-    tensor: int
+    tensor: tuple[tuple[int, int], ...] = ()
     demands: tuple[tuple[str, Hashable], ...] = ()
     server_reservations: tuple[int, ...] = ()
     demand: Demand | None = None
@@ -28,14 +29,21 @@ class GangClass(NamedTuple):
 
 def gang_class(spec: JobSpec, server_reservations: Sequence[ServerReservation]) -> GangClass:
     """The class of a job."""
-    tensor = 0
-    if spec.parallelism is not None and not spec.parallelism.tensor_across_servers:
-        tensor = max(spec.parallelism.tensor)
+    tensor = () if spec.parallelism is None else _tensor_groups(spec.parallelism)
     admitting = tuple(each.id for each in server_reservations if each.admits(spec)) if server_reservations else ()
     # Inlined ``spec.gpu_types``: most jobs name no type.
     types = () if spec.gpu_type is None else (spec.gpu_type, *spec.gpu_type_fallbacks)
-    tensor = tensor if tensor > 1 else 0
     return GangClass(spec.gpus, types, tensor, registered.demands(spec), admitting, demand_of(spec))
+
+
+def _tensor_groups(parallelism: ParallelismConfig) -> tuple[tuple[int, int], ...]:
+    if parallelism.tensor_across_servers or max(parallelism.tensor) == 1:
+        return ()
+    counts: dict[int, int] = {}
+    for size, groups in zip(parallelism.tensor, parallelism.replicas, strict=True):
+        if size > 1:
+            counts[size] = counts.get(size, 0) + groups
+    return tuple(sorted(counts.items()))
 
 
 class JobKey(NamedTuple):

@@ -60,6 +60,19 @@ def test_enough_gpus_in_pieces_are_no_gang_for_a_tensor_group() -> None:
     story.until(100).finishes("a").starts("tensor").on("tensor", 0)
 
 
+@pytest.mark.parametrize("name", ["fifo_backfill", "sjf"])
+def test_a_gang_with_one_large_tensor_group_does_not_wait_for_one_with_two(name: str) -> None:
+    """Free are 3 + 2 + 1 GPUs: room for one group of three GPUs and three single ones."""
+    story = cluster("2x3 1x2 1x1", policy(name))
+    story.job("runs", gpus=3, runs_s=1000).until(0).starts("runs")
+    one = StageGraph((Stage("s", 0.1, 0.2, 1000),), ())
+    two = StageGraph((Stage("s", 0.1, 0.2, 1000), Stage("t", 0.1, 0.2, 1000)), ((0, 1, 1000),))
+    story.job("groups", gpus=6, runs_s=10, stage_graph=one, parallelism=ParallelismConfig((2,), (3,))).until(1)
+    story.waits("groups", Reason.FRAGMENTED)
+    story.job("mixed", gpus=6, runs_s=10, stage_graph=two, parallelism=ParallelismConfig((1, 3), (3, 1))).until(2)
+    story.starts("mixed").waits("groups", Reason.RESOURCES)
+
+
 def test_mixed_types_are_never_mixed_in_a_gang() -> None:
     story = cluster("1x4:A100 1x4:V100", policy("fifo_backfill"))
     story.job("any", gpus=6).until(0).waits("any", Reason.NO_SUCH_SERVERS)

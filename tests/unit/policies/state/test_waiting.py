@@ -14,7 +14,7 @@ OPERATIONS = st.lists(
 
 
 def gang(gpus: int) -> GangClass:
-    return GangClass(gpus, (), 0)
+    return GangClass(gpus, ())
 
 
 @settings(max_examples=150, deadline=None)
