@@ -48,7 +48,7 @@ def calmest(pool: FreePool, shared_links: SharedLinks, cluster: Cluster, gang: G
     quiet = fastest(pool, cluster, gang, gpu_type)
     if quiet is None or len(quiet[1].shares) == 1:
         return None if quiet is None else Calmest(*quiet, False)
-    min_s, alone_s = best_s(gang, fleet_of(cluster), gpu_type, shared_links.contention)
+    min_s, alone_s = best_s(gang, fleet_of(cluster), (gpu_type,), shared_links.contention)
     best = weighed(shared_links, pool, cluster, gang, layout_of(quiet[1]), alone_s)
     alpha_s = quiet[0]
     for layout in _elsewhere(shared_links.crowds, pool, cluster, gang, gpu_type, len(quiet[1].shares)):
@@ -93,13 +93,13 @@ def weighed(
 
 
 @lru_cache(maxsize=4096)
-def best_s(gang: Gang, fleet: Fleet, gpu_type: str | None, contention: Contention) -> tuple[float, float]:
+def best_s(gang: Gang, fleet: Fleet, gpu_types: tuple[str, ...], contention: Contention) -> tuple[float, float]:
     """Seconds per iteration at the best placement where every GPU owns its share, and of a lone job there on shared links.
 
-    The gang must fit on the empty cluster.
+    On servers of any one of ``gpu_types`` (none named: of any type). The empty servers of one of them must hold the gang.
     """
     cluster, pool = fleet.empty(gang.gpus)
-    types = pool.gpu_types if gpu_type is None else (gpu_type,)
+    types = gpu_types or pool.gpu_types
     found = [timed for timed in (fastest(pool, cluster, gang, name) for name in types) if timed is not None]
     alone = (_alone_s(gang, cluster, layout_of(placement), contention) for _, placement in found)
     return min(alpha_s for alpha_s, _ in found), min(alone)

@@ -41,7 +41,7 @@ class TrafficIndex:
         links = self._crowds.links(gang, cluster, layout)
         if links[0]:
             gpu_type = cluster.servers[placement.servers[0]].gpu_type
-            _, alone_s = best_s(gang, fleet_of(cluster), gpu_type, contention)
+            _, alone_s = best_s(gang, fleet_of(cluster), (gpu_type,), contention)
             self.put_back(job.id, Traffic(cluster, contention, gang, layout, alone_s, links))
 
     def remove(self, job: JobId) -> Traffic | None:

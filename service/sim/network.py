@@ -70,7 +70,7 @@ class ContendedNetwork(Crowds[Flow]):
             contention=self._contention,
             gang=gang,
             layout=layout,
-            best_s=min(times.min_s, best_s(gang, self._fleet, spec.gpu_type, self._contention)[1]),
+            best_s=min(times.min_s, best_s(gang, self._fleet, spec.gpu_types, self._contention)[1]),
             links=self.links(gang, self._cluster, layout),
         )
         self._rate(flow)

@@ -25,7 +25,7 @@ SIX = servers(6)
 
 def traffic_on(crowds: Crowds[Traffic], *where: int, contention: Contention = PLAIN) -> Traffic:
     gang, layout = gang_of(*ring(len(where))), layout_of(on(*where))
-    alone_s = best_s(gang, fleet_of(SIX), None, contention)[1]
+    alone_s = best_s(gang, fleet_of(SIX), (), contention)[1]
     return Traffic(SIX, contention, gang, layout, alone_s, crowds.links(gang, SIX, layout))
 
 
@@ -111,7 +111,7 @@ def costs_of(pool: FreePool, gpus: int) -> tuple[float, float, dict[Layout, floa
     links, gang = pool.shared_links, gang_of(*ring(gpus))
     usual, found = fastest(pool, SIX, gang, "V100"), search(pool, gpus)
     assert links is not None and usual is not None and found is not None
-    alone_s = best_s(gang, fleet_of(SIX), "V100", PLAIN)[1]
+    alone_s = best_s(gang, fleet_of(SIX), ("V100",), PLAIN)[1]
 
     def cost(layout: Layout) -> float:
         return weighed(links, pool, SIX, gang, layout, alone_s).cost

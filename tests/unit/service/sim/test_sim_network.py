@@ -13,7 +13,7 @@ from policies.model.ids import AttemptId, ServerIndex
 from policies.model.job import JobSpec
 from policies.model.parallelism import ParallelismConfig
 from policies.model.placement import Placement, ServerShare, place
-from policies.throughput import iteration_time_s, iteration_times
+from policies.throughput import iteration_time_s, iteration_times, times_of
 from service.sim.network import ContendedNetwork, Contention, Flow, NetworkError, network_of, parse_network
 from tests.contended import PLAIN, on, ring, ring_spec, ring_times, servers
 
@@ -102,6 +102,20 @@ def test_a_job_on_one_server_neither_causes_nor_suffers_contention() -> None:
     network.join(straddling)
     assert network.join(local) == []
     assert (local.stretch, straddling.stretch) == (1.0, 2.0)
+
+
+def test_types_that_cannot_hold_the_gang_do_not_count() -> None:
+    """Of the types that the job takes, the first has too few GPUs, and no server is of the second."""
+    small, *large = servers(3).servers
+    cluster = Cluster("c", (replace(small, gpu_type="T4"), *large))
+    spec = replace(ring_spec(8), gpu_type="T4", gpu_type_fallbacks=("H100", "V100"))
+    times, placement = times_of(spec, cluster), on(*[1] * 4, *[2] * 4)
+    flow, alone = (
+        ContendedNetwork(cluster, PLAIN).flow(AttemptId("1.1"), each, times, placement)
+        for each in (spec, replace(spec, gpu_type="V100", gpu_type_fallbacks=()))
+    )
+    assert flow is not None and alone is not None
+    assert flow.stretch == alone.stretch == 1.0
 
 
 def test_a_job_without_a_graph_has_no_flow() -> None:
