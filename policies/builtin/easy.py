@@ -5,7 +5,7 @@ is when enough running jobs will have ended for it; what is free then and the he
 Another job may start before the head if it ends by the shadow time, or if it takes extra GPUs. A job is
 expected to run for its ``walltime_s``, else for the median of its estimate; one that outlives that is given double the time,
 again and again. A job of unknown duration may only take extra GPUs, and a head that waits for such a job has no shadow time:
-then none of the GPUs that it could use are extra.
+then none of the GPUs that it could use are extra. Nor are any for a head that cannot use every free GPU of its type.
 """
 
 import math
@@ -17,13 +17,15 @@ from policies.decision.explain import blocked_reason
 from policies.decision.future_pool import FuturePool
 from policies.decision.plan import Outcome, Plan
 from policies.decision.preemption import PreemptionContext
+from policies.model.cluster import Gangs
 from policies.model.estimate import Unit
 from policies.model.ids import JobId
-from policies.model.placement import Placement
+from policies.model.placement import Placement, type_of
 from policies.model.reasons import Reason
 from policies.model.view import ClusterView, JobView
 from policies.options import PLACEMENT_OPTIONS, Options
 from policies.rank import OverRun, remaining_units, seconds_per_unit
+from policies.rules.server_reservations import closed_servers
 from policies.state.keys import JobKey
 from policies.state.scheduler_state import SchedulerState
 from policies.state.sorted_list import SortedList
@@ -37,11 +39,12 @@ long queue. On the first 5,000 jobs of the Philly trace (50 servers) the whole q
 class BlockedHead:
     """The first job that cannot start. ``shadow_s``: when it can start; None if unknown.
 
-    ``gpu_type`` is the type that it will run on (None: unknown), ``extra_gpus`` are those that other jobs may keep.
+    ``gpu_types``: the one that it will run on, or as long as that is unknown all that it takes (empty: any). ``extra_gpus`` are
+    those that other jobs may keep.
     """
 
     shadow_s: float | None
-    gpu_type: str | None
+    gpu_types: tuple[str, ...]
     extra_gpus: int
 
 
@@ -117,7 +120,7 @@ class Easy(Fifo):
         candidate = self.find(state.pool, view, job)
         if candidate is None:
             return Outcome.BLOCKED, blocked_reason(view, state, job)
-        takes_extra = _of_type(view, candidate.placement, head.gpu_type) and not _ends_by(
+        takes_extra = _of_types(view, candidate.placement, head.gpu_types) and not _ends_by(
             job, view.now_s, head.shadow_s
         )
         if takes_extra and job.spec.gpus > head.extra_gpus:
@@ -131,7 +134,7 @@ class Easy(Fifo):
 def _blocked_head(context: PreemptionContext, state: EasyState, job: JobView) -> BlockedHead:
     """Let running jobs end in order until the job fits. O(jobs that end before)."""
     view = context.view
-    head = BlockedHead(None, job.spec.gpu_type, 0)
+    head = BlockedHead(None, job.spec.gpu_types, 0)
     with FuturePool(context) as pool:
         for end_s, ending in state.ends:
             if head.shadow_s is not None and end_s > head.shadow_s:
@@ -139,17 +142,24 @@ def _blocked_head(context: PreemptionContext, state: EasyState, job: JobView) ->
             pool.add_job(view.jobs[ending])
             if head.shadow_s is None and (candidate := pool.fit(job)) is not None:
                 head.shadow_s = max(end_s, view.now_s)
-                head.gpu_type = view.cluster.servers[candidate.placement.servers[0]].gpu_type
-        gang = state.waiting.keys[job.id][0]
-        if head.shadow_s is not None and not gang.tensor and gang.demand is None:
-            # A tensor group needs its GPUs on one server, and other jobs need CPUs or memory beside them; then a count does not
-            # show which GPUs are extra.
-            head.extra_gpus = state.pool.free_of_type(head.gpu_type) - job.spec.gpus
+                head.gpu_types = (type_of(view.cluster, candidate.placement),)
+        if head.shadow_s is not None and _takes_any(view, state, job):
+            head.extra_gpus = state.pool.free_of_type(head.gpu_types[0]) - job.spec.gpus
         return head
 
 
-def _of_type(view: ClusterView, placement: Placement, gpu_type: str | None) -> bool:
-    return gpu_type in (None, view.cluster.servers[placement.servers[0]].gpu_type)
+def _takes_any(view: ClusterView, state: EasyState, job: JobView) -> bool:
+    """Whether the job can use every free GPU of its type. Otherwise a count does not show which GPUs are extra: a tensor group or
+    a placement rule keeps GPUs together, others need CPUs or memory beside them, and servers may be closed to the job.
+    """
+    gang = state.waiting.keys[job.id][0]
+    if gang.tensor or gang.demands or gang.demand is not None:
+        return False
+    return view.cluster.gangs is Gangs.ANY and not closed_servers(view, job)
+
+
+def _of_types(view: ClusterView, placement: Placement, gpu_types: tuple[str, ...]) -> bool:
+    return not gpu_types or type_of(view.cluster, placement) in gpu_types
 
 
 def _ends_by(job: JobView, now_s: float, at_s: float | None) -> bool:

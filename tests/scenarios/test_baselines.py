@@ -13,9 +13,11 @@ from policies.base import Policy
 from policies.builtin.easy import PASSING_PER_CLASS_MAX
 from policies.builtin.fair import FairState
 from policies.builtin.gittins import GittinsState
+from policies.model.cluster import Gangs
 from policies.model.decision import Change, Decision
 from policies.model.graph import Stage, StageGraph
 from policies.model.ids import JobId
+from policies.model.job import Level, Topology
 from policies.model.parallelism import ParallelismConfig
 from policies.model.reasons import Reason
 from policies.model.view import ClusterView
@@ -185,6 +187,44 @@ def test_a_tensor_group_at_the_head_leaves_nothing_extra() -> None:
     story.job("a", gpus=3, runs_s=100).job("b", gpus=3, runs_s=200).until(0)
     story.job("head", gpus=4, runs_s=10, stage_graph=graph, parallelism=config)
     story.job("long", runs_s=500).job("short", runs_s=90).until(0).starts("short").waits("head", Reason.RESOURCES)
+
+
+@pytest.mark.parametrize(
+    ("gangs", "head"),
+    [
+        (Gangs.ANY, {"topology": Topology(Level.SERVER)}),
+        (Gangs.ANY, {"servers": 1}),
+        (Gangs.ONE_SERVER, {}),
+    ],
+)
+def test_a_head_that_must_be_on_one_server_leaves_nothing_extra(gangs: Gangs, head: dict[str, Any]) -> None:
+    """At 100 s the first server is free, and a GPU more on the other; "long" would take one of the first."""
+    story = cluster("2x4", policy("easy"), gangs=gangs)
+    story.job("a", gpus=3, runs_s=100).job("b", gpus=3, runs_s=1000).until(0).on("a", 0)
+    story.job("head", gpus=4, runs_s=10, **head).job("long", runs_s=2000).until(1).starts()
+    story.waits("long", Reason.PRIORITY).until(100).finishes("a").starts("head", "long").on("head", 0)
+
+
+def test_gpus_of_servers_that_are_closed_to_the_head_are_not_extra() -> None:
+    """At 100 s the head fits on the first server. The two free GPUs of the other are not for it, so they replace none there."""
+    story = cluster("2x4", policy("easy"))
+    story.reserve(1, from_s=0, until_s=10_000, user="other").until(0)
+    story.job("a", gpus=3, runs_s=100).job("others", user="other", gpus=2, runs_s=1000).until(0)
+    story.starts("a", "others").on("a", 0).on("others", 1)
+    story.job("head", gpus=4, runs_s=10).job("long", runs_s=2000).until(1).starts().waits("long", Reason.PRIORITY)
+    story.until(100).finishes("a").starts("head").on("head", 0)
+
+
+def test_without_a_shadow_time_nobody_takes_any_type_that_the_head_takes() -> None:
+    """The jobs of two GPUs would keep the A100s busy for ever. The head prefers V100s, which are busy until nobody knows when."""
+    story = cluster("1x4:V100 1x4:A100 1x4:T4", policy("easy"))
+    story.job("v", gpus=4, runs_s=10_000, predicted=None, gpu_type="V100")
+    story.job("a", gpus=2, runs_s=100, predicted=None, gpu_type="A100").until(0).starts("v", "a")
+    story.job("head", gpus=4, gpu_type="V100", gpu_type_fallbacks=("A100",))
+    for number in range(4):
+        story.job(f"a{number}", gpus=2, runs_s=100, at_s=2 + 50 * number, gpu_type="A100", predicted=None)
+    story.job("t", gpus=2, runs_s=100, at_s=2, gpu_type="T4", predicted=None).until(99).starts("t")
+    story.until(100).finishes("a").starts("head").on("head", 1)
 
 
 def test_nobody_waits_for_a_job_that_no_server_can_hold_today() -> None:
