@@ -237,9 +237,11 @@ def find_open(pool: FreePool, view: ClusterView, job: JobView, salt: int | None)
             pool.set_free(server, gpus)
 
 
-def consolidated(candidate: Candidate, times: IterationTimes) -> bool:
-    """Whether alpha(x) <= 1.02 alpha_min, so that no placement is much faster."""
-    return candidate.iteration_s is None or candidate.iteration_s <= CONSOLIDATED_RATIO * times.min_s
+def consolidated(candidate: Candidate, times: IterationTimes | None) -> bool:
+    """Whether alpha(x) <= 1.02 alpha_min, so that no placement is much faster; ``times``: those in reach of the candidate."""
+    if times is None or candidate.iteration_s is None:
+        return True
+    return candidate.iteration_s <= CONSOLIDATED_RATIO * times.min_s
 
 
 def _gang_of(spec: JobSpec) -> Gang | None:

@@ -14,6 +14,7 @@ from policies.model.job import IterationTimes, JobSpec
 from policies.model.parallelism import ParallelismConfig
 from policies.model.placement import Placement, Slowdown, Span, span_of, type_of
 from policies.model.resources import Demand, demand_of
+from policies.model.view import JobView
 from policies.placement.candidates import fastest
 from policies.placement.fleet import Fleet, SameCluster, fleet_of
 from policies.placement.iteration import Gang, ShareOf, ceil_s, floor_s, placement_s
@@ -61,11 +62,36 @@ def times_of(spec: JobSpec, cluster: Cluster, slowdown: Slowdown | None = None) 
 
     Without a stage graph they follow from ``slowdown``; None without either. With one, ``slowdown`` corrects its model.
     """
+    return _times_over(spec, spec.gpu_types, cluster, slowdown)
+
+
+def times_in_reach(job: JobView, cluster: Cluster, placement: Placement) -> IterationTimes | None:
+    """The job's iteration times without the types after that of the placement in its order of preference.
+
+    A search takes the first type that holds the gang. So while this placement is free no wait brings a type that the job names
+    later, however fast it is. O(types) beside memoised times.
+    """
+    spec, times = job.spec, job.iteration_times
+    if times is None or not spec.gpu_type_fallbacks:
+        return times
+    gpu_type, types = type_of(cluster, placement), spec.gpu_types
+    if gpu_type not in types[:-1]:
+        return times
+    try:
+        return _times_over(spec, types[: types.index(gpu_type) + 1], cluster, times.slowdown)
+    except NeverFits:
+        # A running job may hold GPUs that the cluster of today would not give it.
+        return times
+
+
+def _times_over(
+    spec: JobSpec, gpu_types: tuple[str, ...], cluster: Cluster, slowdown: Slowdown | None
+) -> IterationTimes | None:
     if spec.stage_graph is None or spec.parallelism is None:
-        return None if slowdown is None or spec.gpus == 1 else _slowed_times(spec, cluster, slowdown)
+        return None if slowdown is None or spec.gpus == 1 else _slowed_times(spec, gpu_types, cluster, slowdown)
     if slowdown is not None:
-        return _corrected_times(spec, spec.stage_graph, spec.parallelism, cluster, slowdown)
-    return iteration_times_over(spec.stage_graph, spec.parallelism, cluster, spec.gpu_types, demand_of(spec))
+        return _corrected_times(spec, gpu_types, spec.stage_graph, spec.parallelism, cluster, slowdown)
+    return iteration_times_over(spec.stage_graph, spec.parallelism, cluster, gpu_types, demand_of(spec))
 
 
 def iteration_times_over(
@@ -105,11 +131,16 @@ def stretch_of(cluster: Cluster, spec: JobSpec, times: IterationTimes | None, pl
 
 
 def _corrected_times(
-    spec: JobSpec, graph: StageGraph, config: ParallelismConfig, cluster: Cluster, slowdown: Slowdown
+    spec: JobSpec,
+    gpu_types: tuple[str, ...],
+    graph: StageGraph,
+    config: ParallelismConfig,
+    cluster: Cluster,
+    slowdown: Slowdown,
 ) -> IterationTimes:
     """Those of the model, each type's corrected by the factor of the narrowest span that the gang can have there."""
     demand, found = demand_of(spec), []
-    for name in spec.gpu_types or cluster.gpus_by_type:
+    for name in gpu_types or cluster.gpus_by_type:
         span = narrowest(SameCluster(cluster), spec.gpus, (name,), demand)
         if span is None:
             continue
@@ -123,9 +154,11 @@ def _corrected_times(
     return IterationTimes(min(floors), max(ceils), min(mins), slowdown)
 
 
-def _slowed_times(spec: JobSpec, cluster: Cluster, slowdown: Slowdown) -> IterationTimes | None:
+def _slowed_times(
+    spec: JobSpec, gpu_types: tuple[str, ...], cluster: Cluster, slowdown: Slowdown
+) -> IterationTimes | None:
     """None if no placement is slower than another."""
-    span = narrowest(SameCluster(cluster), spec.gpus, spec.gpu_types, demand_of(spec))
+    span = narrowest(SameCluster(cluster), spec.gpus, gpu_types, demand_of(spec))
     if span is None:
         raise NeverFits(f"no servers can hold a gang of {spec.gpus} GPUs")
     least = slowdown.factor(span)

@@ -7,6 +7,7 @@ from policies.model.resources import NOTHING, Amounts, taken_by
 from policies.model.view import JobView
 from policies.options import PlacementMethod
 from policies.placement.contention import Traffic
+from policies.throughput import times_in_reach
 
 
 class FuturePool:
@@ -65,10 +66,12 @@ class FuturePool:
         """A placement for the job in the pool as it stands."""
         if free_for(self._pool, job.spec) < job.spec.gpus:
             return None
-        candidate = self._context.policy.find(self._pool, self._context.view, job)
-        if candidate is None or not consolidated_only or job.iteration_times is None:
+        view = self._context.view
+        candidate = self._context.policy.find(self._pool, view, job)
+        if candidate is None or not consolidated_only:
             return candidate
-        return candidate if consolidated(candidate, job.iteration_times) else None
+        times = times_in_reach(job, view.cluster, candidate.placement)
+        return candidate if consolidated(candidate, times) else None
 
     def restore(self) -> None:
         """Undo the changes of the pool."""

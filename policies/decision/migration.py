@@ -14,19 +14,19 @@ from policies.model.cluster import Cluster
 from policies.model.placement import Placement
 from policies.model.view import JobView
 from policies.rank import expected_remaining_s
-from policies.throughput import stretch_of
+from policies.throughput import stretch_of, times_in_reach
 
 TRIED_MAX = 8
 """Scattered jobs that one cycle tries, the most stretched first."""
 
 
 def stretch(job: JobView, cluster: Cluster, placement: Placement) -> float | None:
-    """alpha(x) / alpha_min of a job that would be faster with another placement; None for other jobs."""
-    times = job.iteration_times
-    if times is None or (times.slowdown is not None and not times.slowdown.measured):
+    """alpha(x) / alpha_min of a job that would be faster with another placement within reach; None for other jobs."""
+    best, times = job.iteration_times, times_in_reach(job, cluster, placement)
+    if best is None or times is None or (times.slowdown is not None and not times.slowdown.measured):
         return None
     ratio = stretch_of(cluster, job.spec, times, placement)
-    return ratio if ratio > CONSOLIDATED_RATIO else None
+    return ratio * (times.min_s / best.min_s) if ratio > CONSOLIDATED_RATIO else None
 
 
 def migrate(context: PreemptionContext, plan: Plan) -> None:

@@ -26,6 +26,7 @@ from policies.model.resources import demand_of
 from policies.model.view import JobView
 from policies.options import Preemption
 from policies.state.keys import JobKey
+from policies.throughput import times_in_reach
 
 
 class Contender(NamedTuple):
@@ -184,7 +185,7 @@ def _find(
             if candidate is None:
                 continue
             found = candidate, indispensable(job.spec, candidate.placement, picked, pool)
-            if job.iteration_times is None or consolidated(candidate, job.iteration_times):
+            if consolidated(candidate, times_in_reach(job, context.view.cluster, candidate.placement)):
                 return found
             scattered = scattered or found
         return scattered

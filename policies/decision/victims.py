@@ -12,6 +12,7 @@ from policies.model.placement import Placement
 from policies.model.resources import Amounts, demand_of, taken_by
 from policies.model.view import JobView
 from policies.state.keys import JobKey
+from policies.throughput import times_in_reach
 
 CANDIDATES_MAX = 256
 """Running jobs looked at, the worst first, when the GPUs of one server are sought."""
@@ -38,7 +39,7 @@ def find_victims(context: PreemptionContext, job: JobView, key: JobKey, *, conso
                 victims = indispensable(job.spec, candidate.placement, picked, pool)
                 if context.pays(key, victims):
                     scattered = candidate, tuple(victim.id for victim in victims)
-                    if job.iteration_times is None or consolidated(candidate, job.iteration_times):
+                    if consolidated(candidate, times_in_reach(job, context.view.cluster, candidate.placement)):
                         return scattered
         if picked is None or job.iteration_times is None:
             return scattered

@@ -9,6 +9,7 @@ from policies.model.ids import JobId
 from policies.model.view import ClusterView, JobView
 from policies.options import Options, Preemption
 from policies.rank import expected_remaining_s
+from policies.throughput import times_in_reach
 
 UNMEASURED_DELAY_S_MAX = 600.0
 """The longest delay of a job whose slowdown is that of other programs. A wide placement then shows the program's own."""
@@ -39,19 +40,21 @@ class PlacementDelays:
         what this placement would cost it), counted from the first scan in which it could have started. Where it would slow others
         on a link, and no job is preempted, it waits at most what that would cost it and them, whatever the ``delay_factor``.
         """
-        times = job.iteration_times
+        best = job.iteration_times
         # What a crowd costs others too is worth any wait up to that cost, unless preemption can part the crowd later.
         waits = candidate.crowded and options.preemption is Preemption.NEVER
         delay_factor = inf if waits else options.delay_factor
-        if times is None or candidate.iteration_s is None or delay_factor == 0.0:
+        if best is None or candidate.iteration_s is None or delay_factor == 0.0:
             return None
-        if times.ceil_s <= options.tau * times.min_s or consolidated(candidate, times):
+        times = times_in_reach(job, view.cluster, candidate.placement)
+        if times is None or times.ceil_s <= options.tau * times.min_s or consolidated(candidate, times):
             return None
         remaining_s = expected_remaining_s(job, view.now_s)
         if remaining_s is None:
             return None
         stretch = candidate.iteration_s / times.min_s - 1.0
-        delay_s = min(delay_factor, stretch) * remaining_s
+        # The remaining time is that at the best placement of all types, of which some may be out of reach.
+        delay_s = min(delay_factor, stretch) * remaining_s * (times.min_s / best.min_s)
         if times.slowdown is not None and not times.slowdown.measured:
             delay_s = min(delay_s, UNMEASURED_DELAY_S_MAX)
         until_s = self.begin(job.id, view.now_s) + delay_s

@@ -1,17 +1,22 @@
 """Jobs that take several GPU types: which they get, for what they wait, and whom they displace."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.lifecycle import JobState
-from policies.model.cluster import Server
+from policies.model.cluster import Cluster, Server
 from policies.model.graph import Stage, StageGraph
-from policies.model.ids import ServerIndex
+from policies.model.ids import JobId, ServerIndex
+from policies.model.job import JobSpec
 from policies.model.parallelism import ParallelismConfig
-from policies.model.placement import Slowdown, TypeFactor
+from policies.model.placement import ServerShare, Slowdown, TypeFactor, place
 from policies.model.reasons import Reason
 from policies.registry import BUILT_IN
+from policies.throughput import stretch_of, times_in_reach, times_of
+from service.engine.record import JobRecord
 from tests.scenarios.dsl import cluster, policy
 
 BOTH = {"gpu_type": "A100", "gpu_type_fallbacks": ("V100",)}
@@ -68,6 +73,75 @@ def test_a_job_with_a_layer_graph_waits_a_bounded_time_for_the_faster_type() -> 
     shape = {"stage_graph": graph, "parallelism": ParallelismConfig((1,), (1,))}
     story.job("graph", runs_s=100, **shape, **BOTH).until(1).waits("graph", Reason.CONSOLIDATION_DELAY)
     story.until(90).waits("graph", Reason.CONSOLIDATION_DELAY).until(101).starts("graph").on("graph", 1)
+
+
+CHATTY = {
+    "stage_graph": StageGraph((Stage("s", 0.05, 0.05, 1_000_000_000),), ()),
+    "parallelism": ParallelismConfig((4,), (1,)),
+    "gpu_type": "V100",
+    "gpu_type_fallbacks": ("A100",),
+}
+"""A gang of four that prefers the slower type."""
+
+
+def with_fast(*slow: int) -> tuple[Server, ...]:
+    """Servers of V100s with so many GPUs each, and one of four A100s, which are faster."""
+    return (*(Server(f"v{n}", gpus, "V100") for n, gpus in enumerate(slow)), Server("a", 4, "A100", gpu_speed=2.5))
+
+
+@pytest.mark.parametrize("name", ["fifo_backfill", "easy", "asrpt", "las"])
+def test_a_job_does_not_wait_for_a_faster_type_that_it_would_not_take(name: str) -> None:
+    story = cluster("", policy(name), names=with_fast(4))
+    story.job("gang", gpus=4, runs_s=36_000, **CHATTY).until(0).starts("gang").on("gang", 0)
+
+
+def test_it_displaces_a_job_of_the_preferred_type_at_once_although_another_is_faster() -> None:
+    story = cluster("", policy("srsf", guard_share=0), names=with_fast(4))
+    story.job("long", gpus=4, runs_s=90_000, gpu_type="V100").job("fast", gpus=4, runs_s=50, gpu_type="A100").until(0)
+    story.job("gang", gpus=4, runs_s=1000, **CHATTY).until(1).preempts("long").starts("gang").on("gang", 0)
+
+
+def test_it_moves_to_one_server_of_the_preferred_type_although_another_is_faster() -> None:
+    story = cluster("", policy("srsf", guard_share=0, delay_factor=0), names=with_fast(4, 6))
+    story.job("fast", gpus=4, runs_s=900_000, gpu_type="A100", priority=1)
+    story.job("two", gpus=2, runs_s=900_000, gpu_type="V100", priority=1).until(0).on("two", 0)
+    story.job("four", gpus=4, runs_s=1000, priority=1).until(1).on("four", 1)
+    story.job("gang", gpus=4, runs_s=50_000, **CHATTY).until(2).starts("gang").on("gang", 0, 1)
+    story.until(2000).finishes("four").preempts("gang").starts("gang").on("gang", 1)
+
+
+def test_it_waits_for_one_server_of_the_preferred_type_no_longer_than_two_would_cost_it() -> None:
+    """Alone on V100s it would run for 250 s: 2.5 times the 100 s that it would take on A100s."""
+    story = cluster("", policy("fifo_backfill", delay_factor=1000), names=with_fast(4, 6))
+    story.job("fast", gpus=4, runs_s=900_000, gpu_type="A100").job("two", gpus=2, runs_s=900_000, gpu_type="V100")
+    story.job("four", gpus=4, runs_s=900_000, gpu_type="V100").until(0).on("two", 0).on("four", 1)
+    story.job("gang", gpus=4, runs_s=100, **CHATTY).until(1).waits("gang", Reason.CONSOLIDATION_DELAY)
+    spec = story.record("gang").spec
+    best = times_of(spec, story.cluster)
+    split = place([ServerShare(ServerIndex(server), 2, (2,)) for server in (0, 1)])
+    single = place([ServerShare(ServerIndex(1), 4, (4,))])
+    assert best is not None
+    costs_s = 100 * (stretch_of(story.cluster, spec, best, split) - stretch_of(story.cluster, spec, best, single))
+    assert costs_s > 100
+    story.until(costs_s).waits("gang", Reason.CONSOLIDATION_DELAY).until(1.1 + costs_s).starts("gang")
+    story.on("gang", 0, 1)
+
+
+def test_a_wait_reaches_the_types_before_that_of_the_placement() -> None:
+    graph, config = StageGraph((Stage("s", 0.1, 0.2, 10),), ()), ParallelismConfig((1,), (1,))
+    shape = Cluster(
+        "c", tuple(Server(name, 1, name, gpu_speed=speed) for name, speed in zip("abc", (2, 1, 4), strict=True))
+    )
+    spec = JobSpec("j", "u", 1, stage_graph=graph, parallelism=config, gpu_type="b", gpu_type_fallbacks=("a", "c"))
+    record = JobRecord(JobId(1), spec, 0.0, priority=0, iteration_times=times_of(spec, shape))
+    mins = []
+    for server in range(3):
+        times = times_in_reach(record, shape, place([ServerShare(ServerIndex(server), 1, (1,))]))
+        assert times is not None
+        mins.append(times.min_s)
+    assert mins == pytest.approx([0.15, 0.3, 0.075])
+    loose = JobRecord(JobId(2), replace(spec, gpu_type=None, gpu_type_fallbacks=()), 0.0, priority=0)
+    assert times_in_reach(loose, shape, place([ServerShare(ServerIndex(0), 1, (1,))])) is None
 
 
 @pytest.mark.parametrize("name", sorted(set(BUILT_IN) - {"wcs_duration", "wcs_workload"}))
