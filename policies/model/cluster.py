@@ -99,6 +99,14 @@ class Cluster:
         return {name: next(iter(sizes)) if len(sizes) == 1 else None for name, sizes in stated.items()}
 
     @cached_property
+    def gpu_speed_by_type(self) -> Mapping[str, float]:
+        """The ``gpu_speed`` of the fastest servers of each type."""
+        speeds: dict[str, float] = {}
+        for server in self.servers:
+            speeds[server.gpu_type] = max(server.gpu_speed, speeds.get(server.gpu_type, 0.0))
+        return speeds
+
+    @cached_property
     def stating(self) -> Sequence[int]:
         """The positions of the servers that state their CPUs or memory."""
         return [

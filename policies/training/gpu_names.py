@@ -110,12 +110,16 @@ def gpu_name(text: str, memory_gib: float | None = None) -> GpuName:
 
 
 def types_meant(asked: str, cluster: Cluster) -> tuple[str, ...]:
-    """The cluster's GPU types that serve a name, in the order of the servers; a type that has exactly this name alone."""
+    """The cluster's GPU types that serve a name; a type that has exactly this name alone.
+
+    One name states no preference between them, so the fastest comes first; equally fast ones are in the order of the servers.
+    """
     types = cluster.gpus_by_type
     if asked in types:
         return (asked,)
-    wanted = gpu_name(asked)
-    return tuple(name for name in types if gpu_name(name, cluster.gpu_memory_by_type[name]).serves(wanted))
+    wanted, speeds = gpu_name(asked), cluster.gpu_speed_by_type
+    found = [name for name in types if gpu_name(name, cluster.gpu_memory_by_type[name]).serves(wanted)]
+    return tuple(sorted(found, key=lambda name: -speeds[name]))
 
 
 def with_types_of(spec: JobSpec, cluster: Cluster) -> JobSpec:

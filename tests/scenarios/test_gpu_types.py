@@ -173,6 +173,13 @@ def test_a_type_is_found_by_any_of_its_spellings(asked: str) -> None:
     story.job("a", gpus=4, runs_s=10, gpu_type=asked).until(0).starts("a").on("a", 1)
 
 
+def test_of_the_types_that_one_name_means_the_fastest_that_is_free_is_taken() -> None:
+    names = [Server("slow", 4, "A100-40GB", gpu_speed=1.0), Server("fast", 4, "A100-80GB", gpu_speed=2.0)]
+    story = cluster("", policy("fifo_backfill"), names=names)
+    story.job("a", gpus=4, runs_s=100, gpu_type="A100").job("b", gpus=4, runs_s=100, gpu_type="A100").until(0)
+    story.starts("a", "b").on("a", 1).on("b", 0)
+
+
 def test_a_name_of_the_cluster_means_that_type_alone() -> None:
     story = cluster("1x4:A100-80 1x4:A100", policy("fifo_backfill"))
     story.job("a", gpus=4, runs_s=10, gpu_type="A100").job("b", gpus=4, runs_s=10, gpu_type="A100").until(0)

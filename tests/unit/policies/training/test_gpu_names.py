@@ -89,6 +89,12 @@ class TestOnACluster:
         assert types_meant("A100 80GB", cluster) == ("NVIDIA A100-SXM4-80GB",)
         assert types_meant("H100", cluster) == ()
 
+    def test_the_fastest_member_of_a_family_comes_first(self) -> None:
+        speeds = {"A100-40GB": 2.0, "A100-80GB": 3.0, "A100 PCIe": 2.0, "NVIDIA A100-SXM4-40GB": 2.5}
+        servers = tuple(Server(f"s{n}", 8, name, gpu_speed=speed) for n, (name, speed) in enumerate(speeds.items()))
+        cluster = Cluster("c", (*servers, Server("faster", 8, "A100 PCIe", gpu_speed=2.6)))
+        assert types_meant("A100", cluster) == ("A100-80GB", "A100 PCIe", "NVIDIA A100-SXM4-40GB", "A100-40GB")
+
     def test_the_memory_of_a_type_may_stand_beside_its_name(self) -> None:
         assert types_meant("A100 80GB", _cluster(("A100", 79.6), ("A100", 79.6))) == ("A100",)
         assert types_meant("A100 40GB", _cluster(("A100", 79.6))) == ()
