@@ -46,7 +46,7 @@ from service.simulations.request import (
     shadow_plan,
 )
 from service.simulations.runs import Finished, Plan
-from service.simulations.words import left_out_notes, nothing_to_run
+from service.simulations.words import held_notes, left_out_notes, nothing_to_run
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -153,7 +153,7 @@ def past_under(
         print_json(past.report([each.result for each in finished]))
         return
     typer.echo(_opening(history, machines), err=True)
-    for note in left_out_notes(history.left_out):
+    for note in [*left_out_notes(history.left_out), *held_notes(history)]:
         typer.echo(note, err=True)
     print_results([Finished(past.actual, None), *finished])
 

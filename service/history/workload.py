@@ -6,7 +6,7 @@ seconds: those at each placement are divided by the slowdown of that placement (
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from policies.catalogue import UnknownModel, pipeline
@@ -14,12 +14,14 @@ from policies.lifecycle import TERMINAL, JobState
 from policies.model.cluster import Cluster
 from policies.model.estimate import Estimate, Unit
 from policies.model.ids import JobId
-from policies.model.job import JobSpec, PreemptionSignal
-from policies.model.placement import Placement
+from policies.model.job import ArrayPlace, JobSpec, PreemptionSignal
+from policies.model.placement import Placement, type_of
 from policies.rank import OverRun, remaining_units
-from policies.throughput import NeverFits, stretch_of, times_of
+from policies.throughput import stretch_of, times_of
+from policies.training.gpu_names import types_meant, with_types_of
 from service.db.recorded_jobs import RecordedJob
-from service.sim.jobs import SimJob, SimJobs, bounds_of, prepare
+from service.domain.fit import Fit
+from service.sim.jobs import RETRIES_MAX, SimJob, SimJobs, bounds_of
 from service.sim.results import JobOutcome, Result, summarise
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload, WorkloadJob
@@ -112,10 +114,19 @@ def _own_job(recorded: RecordedJob, cluster: Cluster, start_s: float, carried: b
         model=model or "",
         declared_iterations=spec.declared_iterations,
         walltime_s=spec.walltime_s,
-        gpu_type=spec.gpu_type or "",
+        gpu_type=_type_in_table(recorded, cluster),
         final_state=_FINAL_STATES[job.state],
     )
     return OwnJob(recorded, row, done_ratio, carried, own_graph=spec.stage_graph is not None and model is None)
+
+
+def _type_in_table(job: RecordedJob, cluster: Cluster) -> str:
+    """The GPU type of the job. A table has one at most: of a job that takes several, the last one on which it ran, which can
+    hold it."""
+    spec, attempts = job.record.spec, job.attempts
+    if spec.gpu_type_fallbacks and attempts:
+        return type_of(cluster, attempts[-1].placement)
+    return spec.gpu_type or ""
 
 
 def _catalogue_model(spec: JobSpec) -> str | None:
@@ -158,43 +169,81 @@ def _share_before(job: RecordedJob, at_s: float) -> float:
 
 
 def simulated_jobs(history: OwnHistory, cluster: Cluster, *, skip_invalid: bool = False) -> SimJobs:
-    """The jobs for the simulator, on any cluster: with their own graphs, priorities, dependencies, predictions and loss of
-    work at a stop.
+    """The jobs for the simulator, on any cluster: as they were submitted, with their predictions and loss of work at a stop.
 
-    Raises :class:`WorkloadError` for a job that the cluster cannot hold.
+    A job that was submitted with ``hold`` may start at once: when it was released is not recorded with it.
+
+    Raises :class:`WorkloadError` for a job that the cluster cannot hold; with ``skip_invalid`` it is left out and counted.
     """
-    rows = tuple(replace(job.row, model="") for job in history.jobs)
-    prepared = prepare(Workload("own history", rows), cluster, skip_invalid=skip_invalid)
-    own = {job.row.job_id: job for job in history.jobs}
-    numbers = {own[job.row.job_id].recorded.record.id: job.id for job in prepared.jobs}
-    return replace(prepared, jobs=[_simulated(job, own[job.row.job_id], numbers, cluster) for job in prepared.jobs])
+    fit = Fit(cluster)
+    kept: list[tuple[OwnJob, JobSpec]] = []
+    for own in history.jobs:
+        spec = _with_present_types(own.recorded.record.own_spec, cluster)
+        refusal = fit.refusal(spec)
+        if refusal is None:
+            kept.append((own, with_types_of(spec, cluster)))
+        elif not skip_invalid:
+            raise WorkloadError(
+                f"job {own.row.job_id!r} does not fit cluster {cluster.name!r}: {refusal[0]}", file="own history"
+            )
+    numbers = _Numbers(own for own, _ in kept)
+    jobs = [_simulated(own, spec, numbers, cluster) for own, spec in kept]
+    return SimJobs(jobs, len(history.jobs) - len(jobs))
 
 
-def _simulated(job: SimJob, own: OwnJob, numbers: Mapping[JobId, JobId], cluster: Cluster) -> SimJob:
-    past, spec = own.recorded.record, own.recorded.record.spec
-    row, period_s = job.row, spec.checkpoint_period_s
-    try:
-        times = times_of(spec, cluster)
-    except NeverFits as error:
-        raise WorkloadError(f"job {row.job_id!r} can never start: {error}") from error
+class _Numbers:
+    """The numbers of past jobs and of their arrays in a simulation, which counts its jobs from 1."""
+
+    def __init__(self, kept: Iterable[OwnJob]) -> None:
+        self._jobs: dict[JobId, JobId] = {}
+        self._arrays: dict[JobId, JobId] = {}
+        for number, own in enumerate(kept, start=1):
+            record = own.recorded.record
+            self._jobs[record.id] = JobId(number)
+            if record.spec.array is not None:
+                # An array has the number of its first job, which another job must not have.
+                self._arrays.setdefault(record.spec.array.id, JobId(number))
+
+    def of(self, past: JobId) -> JobId:
+        """Of a job that is simulated."""
+        return self._jobs[past]
+
+    def simulated(self, needed: Iterable[JobId]) -> tuple[JobId, ...]:
+        """Of those that are simulated; the others ended before the window, or are left out."""
+        return tuple(self._jobs[past] for past in needed if past in self._jobs)
+
+    def in_array(self, place: ArrayPlace | None) -> ArrayPlace | None:
+        """The place in the array's simulated elements."""
+        return None if place is None else replace(place, id=self._arrays[place.id])
+
+
+def _with_present_types(spec: JobSpec, cluster: Cluster) -> JobSpec:
+    """The job without the GPU types that the cluster does not have, if it has another one that the job takes."""
+    present = [name for name in spec.gpu_types if types_meant(name, cluster)]
+    if not present:
+        return spec
+    return replace(spec, gpu_type=present[0], gpu_type_fallbacks=tuple(present[1:]))
+
+
+def _simulated(own: OwnJob, spec: JobSpec, numbers: _Numbers, cluster: Cluster) -> SimJob:
+    past, row, period_s = own.recorded.record, own.row, spec.checkpoint_period_s
+    times = times_of(spec, cluster)
     if times is not None and past.iteration_times is not None:
         # The same iterations at the best placement on these servers.
         row = replace(row, duration_s=row.duration_s * times.min_s / past.iteration_times.min_s)
-    iterations = job.iterations
+    iterations = float(row.iterations) if row.iterations is not None else None
     if iterations is None and times is not None:
         iterations = max(1.0, float(round(row.duration_s / times.min_s)))
     return SimJob(
-        job.id,
+        numbers.of(past.id),
         row,
         replace(
-            job.spec,
-            stage_graph=spec.stage_graph,
-            parallelism=spec.parallelism,
-            model=spec.model,
-            recurrence_key=None,
-            priority=spec.priority,
-            after=tuple(numbers[needed] for needed in spec.after if needed in numbers),
-            after_any=tuple(numbers[needed] for needed in spec.after_any if needed in numbers),
+            spec,
+            after=numbers.simulated(spec.after),
+            after_any=numbers.simulated(spec.after_any),
+            array=numbers.in_array(spec.array),
+            hold=False,
+            max_retries=RETRIES_MAX,
             # A stop lost its work; but only a job that states no period is not stopped for others.
             checkpoint_period_s=period_s if past.graceful or period_s is None else math.inf,
             preemption=PreemptionSignal() if past.graceful else None,

@@ -17,6 +17,12 @@ def left_out_notes(left_out: Mapping[str, int]) -> list[str]:
     return [f"left out {count_of(count)}: {why}" for why, count in sorted(left_out.items())]
 
 
+def held_notes(history: OwnHistory) -> list[str]:
+    """One line if jobs were submitted with a hold, which simulations do without."""
+    held = sum(job.recorded.record.spec.hold for job in history.jobs)
+    return [f"submitted with hold, but simulated without it: {count_of(held)}"] if held else []
+
+
 def nothing_to_run(history: OwnHistory) -> str:
     """Why a period has no jobs to simulate."""
     missing = "no job that was submitted in this period has run and ended"

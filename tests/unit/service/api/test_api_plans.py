@@ -17,12 +17,12 @@ from policies.model.plan import TrainingPlan
 from policies.model.shape import ModelShape
 from policies.training import nearest
 from policies.training.memory import MemoryBill, memory_bill
-from service.api import parse
 from service.api.parse import parse_submission
 from service.api.plans import job_plan_document
 from service.api.problems import Problem
 from service.config.settings import Settings
 from service.db.codec import encode
+from service.domain import fit
 from service.wire.bodies import JobBody, JobsBody
 
 CLUSTER = Cluster("c", tuple(Server(f"s{i}", 8, gpu_type=("H100", "T4", "Zorn")[i % 3]) for i in range(12)))
@@ -97,7 +97,7 @@ def test_jobs_that_differ_in_their_models_share_the_search_for_a_place(monkeypat
         searched.append(spec)
         return fits_empty(cluster, spec)
 
-    monkeypatch.setattr(parse, "fits_empty", count)
+    monkeypatch.setattr(fit, "fits_empty", count)
     small = {"form": "transformer", "layers": 8, "hidden": 512, "ffn": 512, "heads": 8, "kv_heads": 8, "head_dim": 64,
              "vocabulary": 1000}  # fmt: skip
     jobs = [
@@ -124,4 +124,4 @@ def test_a_job_of_one_stage_fits_where_a_pipeline_of_equal_tensor_groups_does(
     graph = StageGraph(stages, tuple((s, s + 1, 10**6) for s in range(len(replicas) - 1)))
     config = ParallelismConfig(tuple(replicas), (tensor,) * len(replicas), tensor_across_servers=across)
     spec = JobSpec("x", "", config.gpus, stage_graph=graph, parallelism=config)
-    assert fits_empty(cluster, parse.of_one_stage(spec)) == fits_empty(cluster, spec)
+    assert fits_empty(cluster, fit.of_one_stage(spec)) == fits_empty(cluster, spec)

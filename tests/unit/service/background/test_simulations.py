@@ -330,7 +330,7 @@ def test_a_run_during_which_the_service_ends_again_and_again_is_given_up(
     ("body", "reason"),
     [
         ({"since": "2025-01-01T00:00:00Z"}, "no job that was submitted in this period has run and ended"),
-        ({"servers": [{"gpus": 1}]}, "job '2' needs 4 GPUs, but cluster 'own' has 1"),
+        ({"servers": [{"gpus": 1}]}, "job '2' does not fit cluster 'own': needs 4 GPUs; the cluster has 1"),
         ({"from_now": True}, "more than 2000 jobs are unfinished (setting forecast_jobs_max)"),
     ],
 )

@@ -6,11 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from policies.lifecycle import JobState
 from policies.model.ids import JobId
 from policies.registry import make_policy
 from service.config.cluster_file import load_cluster
+from service.db.recorded_jobs import recorded_jobs
+from service.db.specs import spec_document
+from service.db.tables import JOBS
 from service.forecast.forecast import ForecastOptions, NoForecast, Spread
 from service.forecast.whatif import Candidate, outlooks
 from service.sim.workloads.table import read_workload
@@ -124,6 +128,17 @@ def test_the_past_under_other_policies_and_the_actual_results(lived: CliWorld) -
     assert table.stdout.splitlines()[0].split() == ["policy", "actual", "current", "fifo"]
     late = lived.run("sim", "what-if", "--policies", "fifo", "--since", "1970-01-01T00:05")
     assert "of them submitted earlier" in late.stderr
+
+
+def test_jobs_that_are_simulated_without_their_hold_are_counted(lived: CliWorld) -> None:
+    database = lived.world.database
+    assert "hold" not in lived.run("sim", "what-if", "--policies", "fifo").stderr
+    for past in recorded_jobs(database, None, None)[:2]:
+        held = spec_document(replace(past.record.spec, hold=True))
+        database.execute(update(JOBS).where(JOBS.c.id == past.record.id).values(spec=held))
+    told = lived.run("sim", "what-if", "--policies", "fifo")
+    assert told.exit_code == 0, told.output
+    assert "submitted with hold, but simulated without it: 2 jobs\n" in told.stderr
 
 
 def test_exported_files_are_valid_for_other_commands(lived: CliWorld, tmp_path: Path) -> None:

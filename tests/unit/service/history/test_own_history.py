@@ -14,7 +14,7 @@ from policies.lifecycle import AttemptState, JobState
 from policies.model.cluster import Cluster, Server
 from policies.model.estimate import Estimate, Unit
 from policies.model.ids import AttemptId, JobId, ServerIndex
-from policies.model.job import JobSpec, PreemptionSignal
+from policies.model.job import ArrayPlace, JobSpec, Launch, Level, PreemptionSignal, Topology
 from policies.model.placement import Placement, ServerShare, place
 from policies.registry import make_policy
 from policies.throughput import iteration_times, stretch_of
@@ -310,9 +310,101 @@ def test_a_failed_job_has_done_the_work_after_its_last_checkpoint(database: Data
 def test_a_job_that_no_server_can_hold_is_named() -> None:
     history = own_history([past(7)], CLUSTER, None, carry=False)
     tiny = Cluster("tiny", (Server("a", 1),))
-    with pytest.raises(WorkloadError, match="job '7' needs 2 GPUs"):
+    with pytest.raises(WorkloadError, match="job '7' does not fit cluster 'tiny': needs 2 GPUs"):
         simulated_jobs(history, tiny)
     assert simulated_jobs(history, tiny, skip_invalid=True).skipped == 1
+
+
+TYPED = Cluster("typed", (Server("a", 4, "V100", cpus=16), Server("b", 8, "A100", cpus=16)))
+
+
+def on_a100(**changes: Any) -> RecordedJob:
+    """A job of eight GPUs that prefers the type of which there are four, and ran on the other."""
+    spec = replace(SPEC, gpus=8, gpu_type="V100", gpu_type_fallbacks=("A100",))
+    return past(1, spec=spec, attempts=[ran(place([ServerShare(ServerIndex(1), 8)]), 1050.0, 1150.0)], **changes)
+
+
+def test_a_job_that_ran_on_its_second_type_is_simulated_on_it() -> None:
+    history = own_history([on_a100()], TYPED, None, carry=True)
+    (job,) = simulated_jobs(history, TYPED).jobs
+    assert job.spec.gpu_types == ("V100", "A100")
+    (done,) = run_jobs(simulated_jobs(history, TYPED), TYPED, make_policy("fifo"), "none", OPTIONS).outcomes
+    assert done.placement.servers == (1,)
+    # Servers without the preferred type hold it as well, whatever they call the other one.
+    other = Cluster("other", (Server("x", 8, "NVIDIA A100-SXM4-80GB"),))
+    (job,) = simulated_jobs(history, other).jobs
+    assert job.spec.gpu_types == ("NVIDIA A100-SXM4-80GB",)
+    neither = Cluster("neither", (Server("x", 8, "T4"),))
+    with pytest.raises(
+        WorkloadError, match="job '1' does not fit cluster 'neither': no server has GPUs of type 'V100'"
+    ):
+        simulated_jobs(history, neither)
+
+
+def test_a_table_names_the_type_on_which_a_job_of_several_ran() -> None:
+    workload = own_history([on_a100()], TYPED, None, carry=True).workload
+    assert workload.jobs[0].gpu_type == "A100"
+    assert prepare(workload, TYPED).skipped == 0, "the table can be simulated on the same servers"
+    (one,) = own_history([past(spec=replace(SPEC, gpu_type="V100"))], TYPED, None, carry=True).workload.jobs
+    assert one.gpu_type == "V100"
+
+
+def test_all_requirements_of_a_job_are_simulated() -> None:
+    """What decides where and when a job may run."""
+    spec = replace(
+        SPEC,
+        topology=Topology(Level.SERVER),
+        servers=1,
+        cpus=16,
+        memory_gib=4.0,
+        gpu_memory_gib=10.0,
+        min_run_s=50.0,
+        walltime_s=900.0,
+        declared_iterations=70,
+        launch=Launch.GPU,
+        command=("python", "train.py"),
+        labels={"team": "a"},
+        recurrence_key="nightly",
+        hold=True,
+        max_retries=0,
+    )
+    (job,) = simulated_jobs(own_history([past(spec=spec)], TYPED, None, carry=True), TYPED).jobs
+    assert replace(job.spec, hold=True, max_retries=0) == spec
+    assert not job.spec.hold
+    assert job.spec.max_retries > 1000
+
+
+def test_jobs_that_took_turns_for_cpus_take_turns_in_the_simulation() -> None:
+    spec = replace(SPEC, cpus=16)
+    one = past(1, spec=spec, first_started_at_s=1000.0, finished_at_s=1100.0)
+    two = past(2, spec=spec, first_started_at_s=1100.0, finished_at_s=1200.0)
+    server = replace(TYPED, servers=TYPED.servers[:1])
+    history = own_history([one, two], server, None, carry=True)
+    prepared = simulated_jobs(history, server)
+    again = run_jobs(prepared, server, make_policy("fifo"), "none", OPTIONS).result
+    assert (again.mean_jct_s, actual_result(history, server, prepared.jobs).mean_jct_s) == (150.0, 150.0)
+
+
+def test_the_limit_of_an_array_holds_in_the_simulation() -> None:
+    """Its number is that of its first simulated element, so that it is not taken for another job's."""
+    element = ArrayPlace(0, 3, JobId(41), max_running=1)
+    jobs = [
+        past(2, spec=SPEC),
+        past(42, spec=replace(SPEC, array=element), array_index=1),
+        past(43, spec=replace(SPEC, array=element), array_index=2),
+    ]
+    prepared = simulated_jobs(own_history(jobs, CLUSTER, None, carry=True), CLUSTER)
+    assert [job.spec.array for job in prepared.jobs] == [
+        None,
+        ArrayPlace(1, 3, JobId(2), max_running=1),
+        ArrayPlace(2, 3, JobId(2), max_running=1),
+    ]
+    done = run_jobs(prepared, CLUSTER, make_policy("fifo"), "none", OPTIONS)
+    assert {outcome.job_id: outcome.finish_time_s for outcome in done.outcomes} == {
+        "2": 100.0,
+        "42": 100.0,
+        "43": 200.0,
+    }
 
 
 def test_removed_servers_keep_their_positions(database: Database) -> None:
