@@ -255,6 +255,17 @@ def test_a_workload_without_users_has_no_chart_of_users() -> None:
     assert "jct-by-user" not in [chart.slug for chart in charts([found], CLUSTER)]
 
 
+def test_the_chart_of_slowdowns_shows_those_below_one() -> None:
+    """A job of 2 s counts as one of 10 s, so at best its slowdown is 0.2; the other waits for nothing either."""
+    jobs = (WorkloadJob("a", 0.0, 1, 2.0), WorkloadJob("b", 0.0, 1, 20.0))
+    done = run(Workload("w", jobs), CLUSTER, make_policy("fifo"), options=SimulationOptions(keep_spans=True))
+    found = figures(done, "fifo")
+    assert found.slowdown_cdf.xs == (0.2, 1.0)
+    assert done.result.mean_slowdown == 0.6
+    (chart,) = (chart for chart in charts([found], CLUSTER) if chart.slug == "slowdown-cdf")
+    assert ">0.2<" in chart.svg
+
+
 def test_a_small_loss_of_one_gang_size_is_reported() -> None:
     slow = _figures("fifo")
     # Every job ends after half the time, so nobody is worse off ...

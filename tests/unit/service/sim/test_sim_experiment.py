@@ -59,9 +59,7 @@ def test_fifo_computed_by_hand() -> None:
     assert result.mean_jct_s == 87.0
     assert result.median_jct_s == 100.0
     assert result.mean_queueing_delay_s == (0 + 90 + 80 + 0) / 4
-    assert result.mean_slowdown == pytest.approx(
-        (1 + 140 / 50 + 100 / 20 + 1) / 4
-    )  # 8 s count as 10, and less than 1 as 1
+    assert result.mean_slowdown == pytest.approx((1 + 140 / 50 + 100 / 20 + 8 / 10) / 4), "8 s count as 10"
     assert result.makespan_s == 150.0
     assert result.utilization_ratio == pytest.approx((400 + 100 + 40 + 8) / (4 * 150))
     assert result.wasted_gpu_s == 0.0
