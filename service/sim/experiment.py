@@ -11,7 +11,7 @@ from typing import Any
 
 from policies.base import Policy
 from policies.choose import fits_usable
-from policies.lifecycle import HOLDS_GPUS, JobState
+from policies.lifecycle import HOLDS_GPUS, TERMINAL, JobState
 from policies.model.cluster import Cluster
 from policies.model.estimate import Estimate, Unit
 from policies.model.ids import JobId
@@ -278,7 +278,7 @@ class _Ends:
                 self._spans[job.id] = [span]
             if (end_s := self.promised_end_s(job.id)) is not None:
                 self._promised_s[job.id] = end_s
-        elif job.finished:
+        elif event.target in TERMINAL:
             self._close(event, job.id)
             self._end(job)
             self.fresh = True

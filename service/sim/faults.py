@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from math import gamma, inf, log, pow
 
-from policies.lifecycle import Cause, JobState
+from policies.lifecycle import TERMINAL, Cause, JobState
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Reason
 from service.engine.events import EngineRequest, JobEvent, RequestKind
@@ -152,7 +152,7 @@ class Faults:
     def transition(self, event: JobEvent, job: JobRecord) -> None:
         """Forward the event, and record starts, losses and ends."""
         self._sink.transition(event, job)
-        if job.finished:
+        if event.target in TERMINAL:
             self._ended += 1
             self._started.pop(job.id, None)
         elif event.target is JobState.STARTING and job.id not in self._started:

@@ -54,6 +54,14 @@ def test_a_window_before_the_first_submission_is_ignored() -> None:
     assert [(o.start_time_s, o.finish_time_s) for o in simulation.outcomes] == [(60, 70)]
 
 
+def test_a_job_that_ends_at_the_instant_of_its_start_ends_once() -> None:
+    """It is too short for the floating-point number of its time; the other one still has to end."""
+    jobs = (WorkloadJob("short", 1e11, 1, 1e-6), WorkloadJob("long", 1e11, 1, 10.0))
+    options = SimulationOptions(faults=FaultPlan(drains=(Window(B, 1.0),)))
+    simulation = run(Workload("w", jobs), CLUSTER, make_policy("fifo"), "oracle", options)
+    assert [o.jct_s for o in simulation.outcomes] == [0.0, 10.0]
+
+
 def test_an_outage_loses_work_after_the_checkpoint_and_lasts_until_its_last_cause_ends() -> None:
     # The gang keeps 20 of 27 s; b is back at 50, not at 40, and the last 80 s follow.
     plan = FaultPlan(outages=(Window(B, 27.0, 40.0), Window(B, 30.0, 50.0)))
