@@ -24,7 +24,7 @@ from service.domain.fit import Fit
 from service.sim.jobs import RETRIES_MAX, SimJob, SimJobs, bounds_of
 from service.sim.results import JobOutcome, Result, summarise
 from service.sim.workloads.files import WorkloadError
-from service.sim.workloads.model import Workload, WorkloadJob
+from service.sim.workloads.model import DURATION_S_MIN, Workload, WorkloadJob
 
 _FINAL_STATES = {JobState.SUCCEEDED: "succeeded", JobState.FAILED: "failed", JobState.CANCELLED: "killed"}
 
@@ -88,7 +88,7 @@ def own_history(recorded: Sequence[RecordedJob], cluster: Cluster, since_s: floa
 
 
 def _own_job(recorded: RecordedJob, cluster: Cluster, start_s: float, carried: bool) -> OwnJob | None:
-    """The job in the window; None if it had no work left at the start of the window."""
+    """The job in the window; None if it had no work, or none left at the start of the window, that a table can tell."""
     job, reached = recorded.record, recorded.reached
     assert job.finished_at_s is not None
     assert reached is not None
@@ -96,7 +96,7 @@ def _own_job(recorded: RecordedJob, cluster: Cluster, start_s: float, carried: b
     done_ratio = _share_before(recorded, start_s) if carried else 0.0
     left = 1.0 - done_ratio
     duration_s = reached.service_s / _mean_stretch(recorded, cluster) * left
-    if duration_s <= 0.0:
+    if duration_s < DURATION_S_MIN:
         return None
     model = _catalogue_model(spec)
     user, project, name = spec.recurrence

@@ -11,6 +11,9 @@ GPUS_MAX = 1_000_000
 SECONDS_MAX = 1e11
 """Three thousand years: up to here sums of many times keep their milliseconds as floating point. A later time is a mistake,
 such as nanoseconds."""
+DURATION_S_MIN = 1e-6
+"""Shorter jobs are refused as mistakes: with run times near the least floating-point number, shares of work and speeds computed
+from them are divisions by zero."""
 ITERATIONS_MAX = 2**53
 """Larger counts are not exact as floating point, to which Parquet or pandas convert them."""
 

@@ -13,6 +13,7 @@ from service.domain.spreadsheet import cells, text_of
 from service.sim.workloads.batsim import write_batsim
 from service.sim.workloads.files import READ_ERRORS, WorkloadError, create_text, open_text
 from service.sim.workloads.model import (
+    DURATION_S_MIN,
     FINAL_STATES,
     GPUS_MAX,
     ITERATIONS_MAX,
@@ -99,6 +100,13 @@ def _positive_seconds(column: str, cell: Cell) -> float:
     return value
 
 
+def _duration(column: str, cell: Cell) -> float:
+    value = _positive_seconds(column, cell)
+    if value < DURATION_S_MIN:
+        raise _BadCell(column, f"{cell} s is below the limit of {DURATION_S_MIN:f} s")
+    return value
+
+
 def _count(column: str, cell: Cell, maximum: int) -> int:
     value = _number(column, cell)
     if value != int(value) or not 1 <= value <= maximum:
@@ -132,7 +140,7 @@ def parse_job(cells: Mapping[str, Cell]) -> WorkloadJob:
         job_id=_text("job_id", cells["job_id"]),
         submit_time_s=submit_time_s,
         gpus=_count("gpus", cells["gpus"], GPUS_MAX),
-        duration_s=_positive_seconds("duration_s", cells["duration_s"]),
+        duration_s=_duration("duration_s", cells["duration_s"]),
         user=_label("user", cells.get("user")),
         project=_label("project", cells.get("project")),
         name=_label("name", cells.get("name")),

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 from service.domain.source_rows import SkipRow
 from service.sim.workloads.files import READ_ERRORS, WorkloadError, open_text
 from service.sim.workloads.model import (
+    DURATION_S_MIN,
     GPUS_MAX,
     ITERATIONS_MAX,
     SECONDS_MAX,
@@ -134,6 +135,8 @@ def checked(job: WorkloadJob) -> WorkloadJob:
         raise SkipRow(f"more than {GPUS_MAX:,} GPUs")
     if job.iterations is not None and job.iterations > ITERATIONS_MAX:
         raise SkipRow(f"more than {ITERATIONS_MAX:,} iterations")
+    if job.duration_s < DURATION_S_MIN:
+        raise SkipRow(f"a run time below {DURATION_S_MIN:f} s")
     times_s = (job.submit_time_s, job.duration_s, job.end_time_s or 0.0, job.walltime_s or 0.0)
     if not -_SECONDS_MAX <= min(times_s) <= max(times_s) <= _SECONDS_MAX:
         raise SkipRow(f"a time beyond {_SECONDS_MAX:,.0f} s")

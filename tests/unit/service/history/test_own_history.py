@@ -190,6 +190,13 @@ def test_only_jobs_that_ran_and_ended_are_included() -> None:
     assert (row.duration_s, row.end_time_s, row.iterations, row.project) == (100.0, 150.0, 40, "nlp")
 
 
+def test_what_is_left_of_a_job_is_at_least_what_a_table_tells() -> None:
+    """By rounding, a job that had ended when the window began may have a little left, which no table takes."""
+    found = own_history([past(1, service_s=9e-7), past(2, service_s=1e-6)], CLUSTER, None, carry=True)
+    assert [job.row.job_id for job in found.jobs] == ["2"]
+    assert found.left_out == {NEVER_RAN: 1}
+
+
 def test_profile_runs_are_a_program_of_their_own() -> None:
     """A table teaches the length of a program from its name; these runs are stopped after a few iterations."""
     spec = replace(SPEC, name="bert: profile, 1 GPU", recurrence_key="bert", labels={"sooner/profile": "5"})

@@ -187,13 +187,18 @@ def test_the_table_of_pais_simulator(tmp_path: Path) -> None:
         "11,u2,1,6,1,40,jy,1000,,MISC,,1,2,3\n"
         "13,u2,0,6,1,40,jy,1000,g,CPU,0,1,2,3\n"
         "14,u2,1,6,1,0,jy,1000,g,T4,0,1,2,3\n"
+        "15,u2,1,6,1,5e-324,jy,1000,g,T4,0,1,2,3\n"
     )
     workload = import_trace("pai", _file(tmp_path, "pai_job_duration_estimate_100K.csv", text))
     assert workload.jobs == (
         WorkloadJob("11", 0.0, 1, 40.0, user="u2", end_time_s=40.0, gpu_type="MISC"),
         WorkloadJob("12", 30.0, 2, 100.0, user="u1", name="g1", end_time_s=137.0, gpu_type="T4"),
     )
-    assert _reasons(workload) == [(4, "the job asks for no GPU"), (5, "duration is not positive")]
+    assert _reasons(workload) == [
+        (4, "the job asks for no GPU"),
+        (5, "duration is not positive"),
+        (6, "a run time below 0.000001 s"),
+    ]
 
 
 SACCT_HEADER = "JobID|User|Account|JobName|State|Submit|Start|End|ElapsedRaw|TimelimitRaw|AllocTRES|ReqTRES\n"

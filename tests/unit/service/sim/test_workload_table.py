@@ -9,6 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.model.cluster import Cluster, Server
+from policies.registry import BUILT_IN, make_policy
+from service.sim.experiment import run
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload, WorkloadJob
 from service.sim.workloads.table import COLUMNS, read_workload, write_workload
@@ -59,6 +62,7 @@ def test_columns_may_have_any_order_and_empty_cells(tmp_path: Path) -> None:
         ("a,0,1,0", "duration_s"),
         ("a,0,1,-5", "duration_s"),
         ("a,0,1,1e16", "duration_s"),
+        ("a,0,1,9.9e-7", "duration_s"),
         ("a,0,1,NaN", "duration_s"),
         ("a,0,1", "duration_s"),
         ("a,0,1,5,extra", "duration_s"),
@@ -104,6 +108,19 @@ def test_a_time_beyond_the_limit_is_shown_with_it(tmp_path: Path) -> None:
     with pytest.raises(WorkloadError) as caught:
         read_workload(path)
     assert str(caught.value) == f"{path}:2: submit_time_s: 1.7e18 s is above the limit of 100,000,000,000 s"
+    path = _write(tmp_path / "w.csv", "a,0,1,5e-324")
+    with pytest.raises(WorkloadError) as caught:
+        read_workload(path)
+    assert str(caught.value) == f"{path}:2: duration_s: 5e-324 s is below the limit of 0.000001 s"
+
+
+def test_the_shortest_jobs_of_a_table_can_be_simulated(tmp_path: Path) -> None:
+    """Also at the latest time, where such a job ends at the instant of its start."""
+    path = _write(tmp_path / "w.csv", "a,0,1,0.000001", "b,0,2,0.000001", "c,1e11,1,0.000001")
+    cluster = Cluster("c", (Server("s", 1000),))
+    for policy in sorted(BUILT_IN):
+        result = run(read_workload(path), cluster, make_policy(policy), "oracle").result
+        assert (result.finished, result.lower_bound_mean_jct_s) == (3, pytest.approx(1e-6)), policy
 
 
 @pytest.mark.parametrize(
