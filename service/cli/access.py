@@ -213,7 +213,10 @@ def user_list_command(how: OnceStyle) -> None:
 
 
 def user_add_command(user: UserArgument, as_json: JsonFlag = False) -> None:
-    """Add a user without a key, for example to add the user to a project. `sooner key create` adds users too."""
+    """Add a user without a key, for example to add the user to a project. `sooner key create` adds users too.
+
+    A user who is disabled stays so.
+    """
     show_service(USERS, lambda client: [client.users.put(user)], Style(as_json))
 
 
@@ -224,7 +227,7 @@ def user_disable_command(user: UserArgument, as_json: JsonFlag = False) -> None:
 
 def user_enable_command(user: UserArgument, as_json: JsonFlag = False) -> None:
     """Enable a disabled user. The user's keys work again."""
-    show_service(USERS, lambda client: [client.users.put(user, known=True)], Style(as_json))
+    show_service(USERS, lambda client: [client.users.put(user, disabled=False, known=True)], Style(as_json))
 
 
 def project_list_command(how: OnceStyle) -> None:

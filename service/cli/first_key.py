@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from service.api.access_documents import key_document
 from service.api.problems import Problem
-from service.api.routers.access import granted
+from service.api.routers.access import granted, refused_to
 from service.cli.fail import EXIT_FAILED, fail
 from service.config.settings import Settings, SettingsError
 from service.db import access
@@ -45,6 +45,8 @@ def make_first_key(settings: Settings, user: str, expires_in_s: float | None, no
     key = new_key()
     with closing(database), database.writing() as session:
         connection = session.connection()
+        if access.is_disabled(connection, grant.user):
+            fail(refused_to(grant.user), EXIT_FAILED)
         access.add_key(connection, key, grant, now_s)
         row = access.key(connection, key.id)
         assert row is not None

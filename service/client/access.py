@@ -66,10 +66,11 @@ class Users(Noun[C]):
         return self._pages("/v1/users")
 
     @call
-    def put(self, name: str, *, disabled: bool = False, known: bool = False) -> Flow[UserDocument]:
-        """Add a user, or disable or enable one; ``known``: an unknown one is an error."""
+    def put(self, name: str, *, disabled: bool | None = None, known: bool = False) -> Flow[UserDocument]:
+        """Add a user, or disable or enable one; None leaves a known one as it is. ``known``: an unknown one is an error."""
         headers = {"If-Match": "*"} if known else {}
-        return self._change("PUT", f"/v1/users/{segment(name)}", {"disabled": disabled}, headers=headers)
+        body = {} if disabled is None else {"disabled": disabled}
+        return self._change("PUT", f"/v1/users/{segment(name)}", body, headers=headers)
 
 
 class Projects(Noun[C]):

@@ -171,6 +171,12 @@ def user(connection: Connection, name: str) -> Row[Any] | None:
     return connection.execute(select(USERS).where(USERS.c.name == name)).one_or_none()
 
 
+def is_disabled(connection: Connection, name: str) -> bool:
+    """Whether there is such a user, and it is disabled."""
+    row = user(connection, name)
+    return row is not None and row.disabled_at_s is not None
+
+
 def users(connection: Connection, after: str | None, limit: int) -> Sequence[Row[Any]]:
     """Users by name."""
     return page(connection, select(USERS), [USERS.c.name], after, limit)

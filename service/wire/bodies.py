@@ -502,7 +502,10 @@ class UserBody(Body):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"disabled": False}]})
 
-    disabled: bool = Field(default=False, description="While true, all keys of the user are refused.")
+    disabled: bool | None = Field(
+        default=None,
+        description="While true, all keys of the user are refused. null: as before; a new user is enabled.",
+    )
 
 
 JobEventName = Literal["job.started", "job.preempted", "job.requeued", "job.succeeded", "job.failed", "job.cancelled"]

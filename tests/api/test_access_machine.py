@@ -51,6 +51,9 @@ class Access(RuleBasedStateMachine):
         if only and role.covers(Role.OPERATOR):
             assert answer.status_code == 422
             return
+        if user in self.disabled:
+            assert answer.status_code == 409
+            return
         made = answer.json()
         self.members.setdefault(user, set()).update(only or ())
         self.keys[made["id"]] = {
@@ -79,11 +82,12 @@ class Access(RuleBasedStateMachine):
             assert answer.status_code == 200
             (known.add if member else known.discard)(project)
 
-    @rule(user=users, disabled=st.booleans())
-    def set_disabled(self, user: str, disabled: bool) -> None:
+    @rule(user=users, disabled=st.none() | st.booleans())
+    def put_user(self, user: str, disabled: bool | None) -> None:
         assert self.admin.put(f"/v1/users/{user}", json={"disabled": disabled}).status_code == 200
         self.members.setdefault(user, set())
-        (self.disabled.add if disabled else self.disabled.discard)(user)
+        if disabled is not None:
+            (self.disabled.add if disabled else self.disabled.discard)(user)
 
     @rule(pause_s=st.sampled_from([1.0, LIFE_S / 2]))
     def wait(self, pause_s: float) -> None:

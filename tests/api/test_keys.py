@@ -125,8 +125,28 @@ def test_a_disabled_user_comes_back_with_the_same_keys(app: FastAPI, client: Cli
         assert ada.get("/v1/me").status_code == 200
         assert client.put("/v1/users/ada", json={"disabled": True}).json()["disabled_at"] == "2026-01-01T00:00:00Z"
         assert_problem(ada.get("/v1/me"), "unauthorized")
-        assert client.put("/v1/users/ada", json={}).json()["disabled_at"] is None
+        assert client.put("/v1/users/ada", json={"disabled": False}).json()["disabled_at"] is None
         assert ada.get("/v1/me").status_code == 200
+
+
+def test_adding_a_user_again_does_not_enable_the_user(app: FastAPI, client: Client, world: World) -> None:
+    assert client.put("/v1/users/bob", json={}).json()["disabled_at"] is None
+    with client_for(app, person(world, "ada", Role.VIEWER)) as ada:
+        client.put("/v1/users/ada", json={"disabled": True}).raise_for_status()
+        for body in ({}, {"disabled": None}):
+            assert client.put("/v1/users/ada", json=body).json()["disabled_at"] == "2026-01-01T00:00:00Z"
+        assert_problem(ada.get("/v1/me"), "unauthorized")
+
+
+def test_a_disabled_user_gets_no_key_that_would_be_refused(client: Client) -> None:
+    client.put("/v1/users/zed", json={"disabled": True}).raise_for_status()
+    refused = assert_problem(
+        client.post("/v1/keys", json={"user": "zed", "role": "viewer", "projects": ["nlp"]}), "conflict"
+    )
+    assert refused["detail"] == "User 'zed' is disabled: a new key would be refused. Enable the user first."
+    assert client.get("/v1/keys").json()["items"] == [] and client.get("/v1/projects").json()["items"] == []
+    client.put("/v1/users/zed", json={"disabled": False}).raise_for_status()
+    assert client.post("/v1/keys", json={"user": "zed", "role": "viewer"}).status_code == 201
 
 
 def test_memberships_come_and_go_at_once(app: FastAPI, client: Client, world: World) -> None:

@@ -78,7 +78,9 @@ def _sees_keys_of(caller: Identity, user: str | None) -> bool:
 
 @routes.change("POST", "/keys", ADMINISTER, "Create an API key", NewKeyDocument, status=201)
 def make_key(dependencies: Deps, change: Change, request: Request, body: KeyBody) -> Response:
-    """Only this response contains the key; it is not stored and cannot be shown again. A repeated request omits it."""
+    """Only this response contains the key; it is not stored and cannot be shown again. A repeated request omits it. A disabled
+    user gets no key (409).
+    """
 
     def prepare() -> Effect:
         grant = granted(body, dependencies.settings, dependencies.now_s())
@@ -122,8 +124,15 @@ def granted(body: KeyBody, settings: Settings, now_s: float) -> KeyGrant:
     return KeyGrant(body.user, role, projects, body.note, now_s + life_s)
 
 
+def refused_to(user: str) -> str:
+    """Why a disabled user gets no new key."""
+    return f"User {user!r} is disabled: a new key would be refused. Enable the user first."
+
+
 def _add_key(session: Session, key: NewKey, grant: KeyGrant, now_s: float) -> Answer:
     connection = session.connection()
+    if access.is_disabled(connection, grant.user):
+        raise Problem(ProblemType.CONFLICT, refused_to(grant.user))
     access.add_key(connection, key, grant, now_s)
     document = key_document(found_or_404(access.key(connection, key.id), f"key {key.id!r}"))
     detail = {"user": grant.user, "role": grant.role.value, "projects": document["projects"]}
@@ -187,6 +196,8 @@ def put_user(
             found_or_404(access.user(connection, user), f"user {user!r}")
         now_s = dependencies.now_s()
         access.add_user(connection, user, now_s)
+        if body.disabled is None:
+            return _user_answer(connection, user, {})
         access.set_disabled(connection, user, now_s if body.disabled else None)
         return _user_answer(connection, user, {"disabled": body.disabled})
 

@@ -82,6 +82,15 @@ def test_users_and_projects(cli: CliWorld) -> None:
     assert cli.run("project", "remove", "nlp", "ada").exit_code == 1
 
 
+def test_adding_a_disabled_user_again_leaves_the_user_disabled(cli: CliWorld) -> None:
+    cli.run("user", "add", "ada")
+    cli.run("user", "disable", "ada")
+    assert document(cli, "user", "add", "ada")["users"][0]["disabled_at"] is not None
+    refused = cli.run("key", "create", "--user", "ada", "--role", "viewer")
+    sentence = "error: User 'ada' is disabled: a new key would be refused. Enable the user first.\n"
+    assert (refused.exit_code, refused.stdout, refused.stderr) == (1, "", sentence)
+
+
 @pytest.mark.parametrize("verb", ["disable", "enable"])
 def test_a_mistyped_user_is_neither_added_nor_said_to_be_disabled(cli: CliWorld, verb: str) -> None:
     cli.run("user", "add", "raoul")
@@ -116,6 +125,15 @@ def test_the_first_key_needs_no_service(tmp_path: Path, monkeypatch: pytest.Monk
     assert stored is not None
     assert (stored.identity.user, stored.identity.role, stored.identity.projects) == ("root", Role.ADMIN, None)
     assert [tuple(line) for line in log] == [(None, "sooner key create --first", "done", None)]
+
+
+def test_a_disabled_user_gets_no_first_key(cli: CliWorld) -> None:
+    cli.run("user", "add", "root")
+    cli.run("user", "disable", "root")
+    refused = cli.run("key", "create", "--first", "--user", "root")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "User 'root' is disabled" in refused.stderr
+    assert document(cli, "key", "list")["keys"] == []
 
 
 @pytest.mark.parametrize(
