@@ -11,6 +11,7 @@ import typer
 from service.cli.connect import connect, settings_or_fail
 from service.cli.fail import fail
 from service.cli.job_tables import when
+from service.cli.one_by_one import change_one_by_one
 from service.cli.options import seconds_option
 from service.cli.output import (
     Answer,
@@ -191,7 +192,14 @@ def key_revoke_command(
     keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Ids of keys.")], as_json: JsonFlag = False
 ) -> None:
     """Revoke your keys (for admins: any keys). The next request with a revoked key is refused."""
-    show_service(KEYS, lambda client: [client.keys.revoke(key) for key in keys], Style(as_json))
+    change_one_by_one(
+        "key",
+        keys,
+        lambda client, key: client.keys.revoke(key),
+        lambda key, _: typer.echo(printable(f"key {key}: revoked")),
+        lambda revoked: KEYS.answer(revoked).document,
+        as_json,
+    )
 
 
 def whoami_command(as_json: JsonFlag = False) -> None:

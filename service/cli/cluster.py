@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ import typer
 from service.cli import completion
 from service.cli.connect import connect
 from service.cli.job_tables import when
+from service.cli.one_by_one import change_one_by_one
 from service.cli.options import above_zero, given
 from service.cli.output import (
     Answer,
@@ -25,6 +27,7 @@ from service.client import Client
 
 if TYPE_CHECKING:
     from service.wire.cluster import ServerDocument, ServerEventDocument
+    from service.wire.jobs import AcceptedDocument
 
 
 def _state(server: ServerDocument) -> str:
@@ -147,11 +150,20 @@ def add_command(
 
 def drain_command(servers: ServersArgument, as_json: JsonFlag = False) -> None:
     """Drain servers: start no new jobs on them. Running jobs continue."""
-    with connect() as client:
-        print_accepted({f"server {name}": client.cluster.drain(name) for name in servers}, as_json)
+    _change(servers, lambda client, name: client.cluster.drain(name), as_json)
 
 
 def resume_command(servers: ServersArgument, as_json: JsonFlag = False) -> None:
     """Resume drained servers."""
-    with connect() as client:
-        print_accepted({f"server {name}": client.cluster.resume(name) for name in servers}, as_json)
+    _change(servers, lambda client, name: client.cluster.resume(name), as_json)
+
+
+def _change(servers: Sequence[str], change: Callable[[Client, str], AcceptedDocument], as_json: bool) -> None:
+    change_one_by_one(
+        "server",
+        servers,
+        change,
+        lambda name, accepted: print_accepted({f"server {name}": accepted}, as_json=False),
+        lambda accepted: {"schema": "sooner.accepted/1", "accepted": accepted},
+        as_json,
+    )

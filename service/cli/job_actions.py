@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from service.cli.connect import connect
 from service.cli.fail import EXIT_FAILED
+from service.cli.one_by_one import REFUSED_ALONE
 from service.cli.output import JsonFlag, print_json, printable
 from service.cli.selectors import Elements, SelectorArgument, numbers_of, parts_of
 from service.client import ApiError, Client
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 JOB_FINISHED = "job-finished"
 """Problem type of the API: the job has ended, so nothing about it can change."""
-_REFUSED_ALONE = frozenset({HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT})
-"""Statuses that concern one job and say nothing about the next one."""
 
 
 def cancel_command(jobs: SelectorArgument, as_json: JsonFlag = False) -> None:
@@ -99,7 +97,7 @@ def _act(
                         accepted.append(on_job(client, number))
                         line = f"job {number}: {accepted[-1]['accepted']} accepted"
                 except ApiError as error:
-                    if error.status not in _REFUSED_ALONE:
+                    if error.status not in REFUSED_ALONE:
                         raise
                     if by_number or error.kind != JOB_FINISHED:
                         refused.append({key: number, "error": str(error)})

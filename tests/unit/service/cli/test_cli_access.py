@@ -59,6 +59,20 @@ def test_a_key_is_made_used_and_revoked(cli: CliWorld, monkeypatch: pytest.Monke
     assert cli.run("whoami").exit_code == 1
 
 
+def test_an_unknown_key_does_not_keep_the_others_from_being_revoked(cli: CliWorld) -> None:
+    one, two = (
+        key_id(cli.run("key", "create", "--user", "ada", "--role", "viewer").stdout.strip()) or "" for _ in "ab"
+    )
+    result = cli.run("key", "revoke", one, "typo", two)
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [f"key {one}: revoked", f"key {two}: revoked"]
+    assert result.stderr == "error: key typo: There is no key 'typo'.\n"
+    assert all(key["revoked_at"] is not None for key in document(cli, "key", "list")["keys"])
+    again = json.loads(cli.run("key", "revoke", one, "typo", "--json").stdout)
+    assert (again["schema"], [key["id"] for key in again["keys"]]) == ("sooner.keys/1", [one])
+    assert again["refused"] == [{"key": "typo", "error": "There is no key 'typo'."}]
+
+
 def test_whoever_has_a_key_submits_in_its_name(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """And not in that of the login on this machine, which the service would refuse."""
     text = cli.run("key", "create", "--user", "ada", "--role", "submitter", "--quiet").stdout.strip()

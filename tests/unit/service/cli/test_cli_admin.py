@@ -99,6 +99,14 @@ def test_servers_are_added_drained_and_resumed(cli: CliWorld) -> None:
     missing = cli.run("cluster", "drain", "zebra")
     assert missing.exit_code == 1
     assert "There is no server 'zebra'." in missing.stderr
+    for verb, word in (("drain", "server_drained"), ("resume", "server_resumed")):
+        some = cli.run("cluster", verb, "a", "zebra", "b")
+        told = f"server a: {word} accepted\nserver b: {word} accepted\n"
+        assert (some.exit_code, some.stdout) == (1, told)
+        assert some.stderr == "error: server zebra: There is no server 'zebra'.\n"
+    document = json.loads(cli.run("cluster", "drain", "zebra", "b", "--json").stdout)
+    assert [each["server"] for each in document["accepted"]] == ["b"]
+    assert document["refused"] == [{"server": "zebra", "error": "There is no server 'zebra'."}]
     twice = cli.run("cluster", "add", "d", "--gpus", "4")
     assert twice.exit_code == 1
     assert "A server named 'd' already exists." in twice.stderr
