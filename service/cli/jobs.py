@@ -12,7 +12,7 @@ import typer
 
 from policies.suggestion import did_you_mean
 from service.cli import completion
-from service.cli.connect import connect
+from service.cli.connect import Outages, connect
 from service.cli.fail import fail
 from service.cli.forecast import Outlook
 from service.cli.job_tables import (
@@ -287,7 +287,10 @@ def logs_command(
     attempt: Annotated[
         int | None, typer.Option("--attempt", min=1, help="Attempt number. Default: the newest.")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has ended.")] = False,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", "-f", help="Continue until the job has ended; with --attempt, until the attempt has."),
+    ] = False,
     node: Annotated[
         int, typer.Option("--node", min=0, help="Server of the attempt, from 0 on, in the order of its placement.")
     ] = 0,
@@ -296,43 +299,61 @@ def logs_command(
     with connect() as client:
         job_id = select_one(client, job)
         try:
-            if follow and attempt is None:
-                _follow(client, job_id, node)
+            log = _Log(client, job_id, node, attempt)
+            if follow:
+                _follow(log, only=attempt is not None)
             else:
-                _copy(client, job_id, attempt, 0, node)
+                log.copy()
         except KeyboardInterrupt:
             return
 
 
-def _copy(client: Client, job_id: int, attempt: int | None, offset: int, node: int) -> int:
-    """Print what there is from ``offset`` on; where it ended."""
-    while True:
-        chunk = client.jobs.logs(job_id, attempt, offset, node)
-        if not chunk.data:
-            return offset
-        if chunk.cut_bytes:
-            typer.echo(f"[{chunk.cut_bytes} bytes were removed here: the log exceeded its limit]", err=True)
-        typer.echo(chunk.data, nl=False)
-        sys.stdout.flush()
-        offset = chunk.next_offset
+@dataclass
+class _Log:
+    """The log of an attempt (None: the newest) on a server of it, printed up to ``offset``."""
+
+    client: Client
+    job_id: int
+    node: int
+    attempt: int | None
+    offset: int = 0
+
+    def copy(self) -> None:
+        """Print what there is. After an error it can be called again: it goes on from what was printed."""
+        while True:
+            chunk = self.client.jobs.logs(self.job_id, self.attempt, self.offset, self.node)
+            if not chunk.data:
+                return
+            if chunk.cut_bytes:
+                typer.echo(f"[{chunk.cut_bytes} bytes were removed here: the log exceeded its limit]", err=True)
+            typer.echo(chunk.data, nl=False)
+            sys.stdout.flush()
+            self.offset = chunk.next_offset
 
 
-def _follow(client: Client, job_id: int, node: int) -> None:
-    """Every attempt from the newest on, until the job has ended."""
-    attempt, offset = 0, 0
+def _follow(log: _Log, only: bool) -> None:
+    """Print every attempt from the newest on until the job has ended, or with ``only`` that of ``log`` until it has ended."""
+    outages = Outages()
+    while not outages.answer(lambda: _catch_up(log, only)):
+        pause(LOG_POLL_S)
+
+
+def _catch_up(log: _Log, only: bool) -> bool:
+    """Print what there is; whether that was all."""
     while True:
         # Asked before the log is read: what it printed before it ended is then read in this pass.
-        job = client.jobs.show(job_id)
-        if attempt == 0:
-            attempt = job["attempts"]
-        if attempt:
-            offset = _copy(client, job_id, attempt, offset, node)
-            if job["attempts"] > attempt:
-                attempt, offset = attempt + 1, 0
+        job = log.client.jobs.show(log.job_id)
+        log.attempt = log.attempt or job["attempts"] or None
+        if log.attempt is not None:
+            log.copy()
+            later = job["attempts"] > log.attempt
+            if only:
+                # The attempt of a queued job is one that has ended.
+                return later or job["state"] == "queued" or job["state"] in TERMINAL_STATES
+            if later:
+                log.attempt, log.offset = log.attempt + 1, 0
                 continue
-        if job["state"] in TERMINAL_STATES:
-            return
-        pause(LOG_POLL_S)
+        return job["state"] in TERMINAL_STATES
 
 
 def spec_command(jobs: SelectorArgument, as_json: JsonFlag = False) -> None:

@@ -6,12 +6,13 @@ import getpass
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from service.cli.connect import connect, has_key
+from service.cli.connect import Outages, connect, has_key
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.forecast import show_plans
 from service.cli.job_file import read_job_file
@@ -198,19 +199,16 @@ def submit_command(
         _print_plans(jobs)
         if wait:
             _print_submitted(jobs)
-            jobs = _wait(client, [job["id"] for job in jobs], timeout_s)
-        _show(jobs, how)
-    if wait:
-        _end(jobs)
+            _wait_and_end(client, [job["id"] for job in jobs], timeout_s, jobs, how)
+        else:
+            _show(jobs, how)
 
 
 def wait_command(jobs: SelectorArgument, timeout_s: WaitTimeoutOption = None, *, how: OnceStyle) -> None:
-    """Wait until jobs have ended. Exit code 0 if all succeeded, else 1."""
+    """Wait until jobs have ended, also while the service restarts. Exit code 0 if all succeeded, else 1."""
     chosen(JOBS, how)
     with connect() as client:
-        ended = _wait(client, select(client, jobs, unfinished=True), timeout_s)
-        _show(ended, how)
-    _end(ended)
+        _wait_and_end(client, select(client, jobs, unfinished=True), timeout_s, (), how)
 
 
 def _read(option: str, reader: Callable[[str], Read], text: str | None) -> Read | None:
@@ -250,25 +248,42 @@ def _end(jobs: Sequence[JobDocument]) -> None:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _wait(client: Client, ids: Sequence[int], timeout_s: float | None) -> list[JobDocument]:
-    """The jobs once all have ended. Changes of state and reason are printed on standard error."""
+def _wait_and_end(
+    client: Client, ids: Sequence[int], timeout_s: float | None, jobs: Sequence[JobDocument], how: Style
+) -> None:
+    """Wait until all have ended, show them, and end with exit code 1 unless all succeeded. ``jobs``: what is known of them."""
+    known = {job["id"]: job for job in jobs}
+    missing: Sequence[int] = ()
+    try:
+        missing = _wait(client, ids, timeout_s, known)
+    finally:
+        # Also after Ctrl-C or an error: a script gets the numbers of the jobs that it has submitted from here.
+        _show([known[job_id] for job_id in ids if job_id in known], how)
+    if missing:
+        fail(f"jobs that have not ended after {timeout_s:.15g} s: {', '.join(map(str, missing))}", EXIT_FAILED)
+    _end([known[job_id] for job_id in ids])
+
+
+def _wait(client: Client, ids: Sequence[int], timeout_s: float | None, known: dict[int, JobDocument]) -> Sequence[int]:
+    """Wait until all have ended or the time is up; the jobs that have not ended. ``known`` gets the newest of each.
+
+    Changes of state and reason are printed on standard error.
+    """
     deadline_s = time.monotonic() + timeout_s if timeout_s is not None else None
-    ended: dict[int, JobDocument] = {}
+    left = list(dict.fromkeys(ids))
     shown: dict[int, tuple[str, str]] = {}
+    outages = Outages()
     while True:
-        for job in _look(client, [job_id for job_id in ids if job_id not in ended]):
+        for job in outages.answer(partial(_look, client, left)) or ():
             job_id = job["id"]
+            known[job_id] = job
             if (job["state"], job["reason"]) != shown.get(job_id):
                 shown[job_id] = job["state"], job["reason"]
                 where = f" on {', '.join(job['servers'])}" if job["servers"] else ""
                 typer.echo(printable(f"job {job_id}: {job['state']}{where}: {job['reason_sentence']}"), err=True)
-            if job["state"] in TERMINAL_STATES:
-                ended[job_id] = job
-        if len(ended) == len(set(ids)):
-            return [ended[job_id] for job_id in ids]
-        if deadline_s is not None and time.monotonic() >= deadline_s:
-            missing = ", ".join(str(job_id) for job_id in ids if job_id not in ended)
-            fail(f"jobs that have not ended after {timeout_s:.15g} s: {missing}", EXIT_FAILED)
+        left = [job_id for job_id in left if job_id not in known or known[job_id]["state"] not in TERMINAL_STATES]
+        if not left or (deadline_s is not None and time.monotonic() >= deadline_s):
+            return left
         pause(WAIT_POLL_S)
 
 

@@ -13,7 +13,7 @@ from policies.model.cluster import Server
 from policies.model.ids import JobId
 from policies.model.reasons import Explanation, Reason
 from service.cli import jobs, output
-from service.client import LogChunk
+from service.client import LogChunk, Unreachable
 from service.client.jobs import Jobs
 from service.db.tables import JOBS
 from service.wire.jobs import AcceptedDocument, ExplanationDocument, JobDocument
@@ -298,6 +298,60 @@ def test_following_goes_from_attempt_to_attempt_until_the_job_ends(
     monkeypatch.setattr(Jobs, "logs", logs)
     result = cli.run("job", "logs", str(job_id), "--follow")
     assert (result.exit_code, result.stdout) == (0, "one more two!")
+
+
+def test_following_outlasts_an_outage_and_goes_on_where_it_stopped(
+    cli: CliWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = cli.submit()
+    set_job(cli, job_id, state="running", attempts=1)
+    away = iter([False, False, True, True, False, False, False, True])
+    text = b"one two three"
+
+    def logs(noun: Jobs[Any], job: int, attempt: int | None, offset: int, node: int) -> LogChunk:
+        if next(away, False):
+            raise Unreachable("http://127.0.0.1:8765", "connection refused")
+        following = min(offset + 4, len(text))
+        return LogChunk(text[offset:following], following, 0)
+
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            set_job(cli, job_id, state="succeeded", finished_at_s=5.0)
+
+    monkeypatch.setattr(jobs, "pause", pause)
+    monkeypatch.setattr(Jobs, "logs", logs)
+    result = cli.run("job", "logs", str(job_id), "-f")
+    assert (result.exit_code, result.stdout) == (0, "one two three")
+    line = "cannot reach Sooner at http://127.0.0.1:8765 (connection refused); waiting until it answers again\n"
+    assert result.stderr == 2 * line, "a line for each outage"
+
+
+@pytest.mark.parametrize("after", [{"attempts": 2}, {"state": "queued"}, {"state": "failed", "finished_at_s": 5.0}])
+def test_following_one_attempt_ends_with_it(
+    cli: CliWorld, monkeypatch: pytest.MonkeyPatch, after: dict[str, Any]
+) -> None:
+    job_id = cli.submit()
+    set_job(cli, job_id, state="running", attempts=1)
+    texts = {1: b"one ", 2: b"two"}
+
+    def logs(noun: Jobs[Any], job: int, attempt: int, offset: int, node: int) -> LogChunk:
+        return LogChunk(texts[attempt][offset:], len(texts[attempt]), 0)
+
+    def more() -> None:
+        texts[1] += b"more "
+
+    def end() -> None:
+        texts[1] += b"last"
+        set_job(cli, job_id, **after)
+
+    steps = iter([more, end])
+    monkeypatch.setattr(jobs, "pause", lambda seconds: next(steps)())
+    monkeypatch.setattr(Jobs, "logs", logs)
+    result = cli.run("job", "logs", str(job_id), "-f", "--attempt", "1")
+    assert (result.exit_code, result.stdout) == (0, "one more last")
 
 
 def test_acting_on_jobs_says_what_was_accepted(cli: CliWorld) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from policies.model.ids import JobId
 from service.cli.submit import LOOK_SINGLY_MAX
+from service.client import ApiError, ClientError, Unreachable
 from service.client.jobs import Jobs
 from service.db.tables import JOBS
 from service.wire.jobs import JobDocument
@@ -250,6 +251,75 @@ def test_waiting_gives_up_after_its_timeout(cli: CliWorld) -> None:
     result = cli.run("job", "wait", "all", "--timeout-s", "0")
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1] == "error: jobs that have not ended after 0 s: 1"
+
+
+SUBMIT = ("job", "submit", "--name", "a", "--user", "ada", "--wait")
+AWAY = Unreachable("http://127.0.0.1:8765", "connection refused")
+STARTING = ApiError({"status": 503, "title": "The service is starting"})
+
+
+@pytest.mark.parametrize("command", [("job", "wait", "1"), (*SUBMIT, "--", "true")])
+def test_waiting_outlasts_outages_of_the_service(
+    cli: CliWorld, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    if command[1] == "wait":
+        cli.submit()
+    answers = iter([AWAY, AWAY, None, STARTING, AWAY, None])
+    show: Any = Jobs.show
+
+    def shown(noun: Jobs[Any], job_id: int) -> Any:
+        if (error := next(answers)) is not None:
+            raise error
+        return show.__get__(noun, Jobs)(job_id)
+
+    steps: Iterator[dict[str, Any]] = iter(
+        [{}, {}, {"state": "running"}, {}, {"state": "succeeded", "finished_at_s": 1.0}]
+    )
+    monkeypatch.setattr(Jobs, "show", shown)
+    monkeypatch.setattr("service.cli.submit.pause", lambda seconds: set_job(cli, 1, priority=0, **next(steps)))
+    result = cli.run(*command)
+    assert result.exit_code == 0, result.stderr
+    told = [line for line in result.stderr.splitlines() if line.endswith("; waiting until it answers again")]
+    assert told == [f"{error}; waiting until it answers again" for error in (AWAY, STARTING)]
+
+
+def test_waiting_does_not_outlast_its_timeout_nor_a_refusal(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.submit()
+
+    def refuse(error: ClientError) -> None:
+        def shown(noun: Jobs[Any], job_id: int) -> JobDocument:
+            raise error
+
+        monkeypatch.setattr(Jobs, "show", shown)
+
+    refuse(AWAY)
+    late = cli.run("job", "wait", "1", "--timeout-s", "0")
+    assert (late.exit_code, late.stderr.splitlines()[-1]) == (1, "error: jobs that have not ended after 0 s: 1")
+    refuse(ApiError({"status": 401, "title": "A valid token is required"}))
+    assert cli.run("job", "wait", "1").stderr.splitlines()[-1] == "error: A valid token is required"
+
+
+@pytest.mark.parametrize("how", ["-q", "--json"])
+def test_waiting_that_ends_early_still_prints_the_jobs(
+    cli: CliWorld, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    def ids(text: str) -> list[int]:
+        return [job["id"] for job in jobs_of(text)] if how == "--json" else [int(line) for line in text.split()]
+
+    late = cli.run(*SUBMIT, "--timeout-s", "0", how, "--", "true")
+    assert (late.exit_code, ids(late.stdout)) == (1, [1])
+    assert late.stderr.splitlines()[-1] == "error: jobs that have not ended after 0 s: 1"
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("service.cli.submit.pause", interrupt)
+    stopped = cli.run(*SUBMIT, how, "--", "true")
+    assert (stopped.exit_code, ids(stopped.stdout)) == (130, [2])
+    set_job(cli, 1, state="succeeded", finished_at_s=1.0)
+    waited = cli.run("job", "wait", "1-2", "--timeout-s", "0", how)
+    assert (waited.exit_code, ids(waited.stdout)) == (1, [1, 2])
+    assert waited.stderr.splitlines()[-1] == "error: jobs that have not ended after 0 s: 2"
 
 
 def test_names_cannot_steer_the_terminal(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
