@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 
 LIST_LIMIT = 50
+"""Rows of the list of jobs, as :data:`QUEUE_LIMIT` for the queue."""
 LOG_POLL_S = 0.5
 
 QUEUE_LIMIT = 100
@@ -102,9 +103,16 @@ def q_command(
     how: Style,
 ) -> None:
     """List the unfinished jobs in order of submission."""
-    most = limit if limit is not None else 0 if how.as_json or how.quiet else QUEUE_LIMIT
+    most = _most(limit, how, QUEUE_LIMIT)
     with connect() as client:
         _show_jobs(client, lambda: _queue(client, filters, most), how)
+
+
+def _most(limit: int | None, how: Style, in_table: int) -> int:
+    """How many jobs to show, 0 = all: a program that gives no limit means all."""
+    if limit is not None:
+        return limit
+    return 0 if how.as_json or how.quiet else in_table
 
 
 def _queue(client: Client, filters: JobFilters, most: int) -> tuple[Sequence[JobDocument], str]:
@@ -148,7 +156,14 @@ def list_command(
             help=f"Sort by {', '.join(SORT_KEYS)}; -COLUMN: descending. Default: newest first.",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="At most this many jobs; 0 = all.")] = LIST_LIMIT,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            min=0,
+            help=f"At most this many jobs; 0 = all. Default: {LIST_LIMIT} in a table, all with --json or --quiet.",
+        ),
+    ] = None,
     *,
     how: Style,
 ) -> None:
@@ -160,15 +175,22 @@ def list_command(
         _check("--sort", sort.removeprefix("-"), tuple(SORT_KEYS))
     since_s = None if since is None else instant_s("--since", since)
 
+    most = _most(limit, how, LIST_LIMIT)
+
     def ask() -> tuple[Sequence[JobDocument], str]:
         found = client.jobs.list(
             states=state or (),
             **asdict(filters),
             since_s=since_s,
             # What stands first is known only when all are sorted.
-            limit=(limit or None) if sort is None else None,
+            limit=most + 1 if most and sort is None else None,
         )
-        return (found if sort is None else sorted_jobs(found, sort)[: limit or None]), ""
+        if not most or len(found) <= most:
+            return (found if sort is None else sorted_jobs(found, sort)), ""
+        if sort is None:
+            return found[:most], f"The newest {amount(most)} jobs are shown; --limit 0 shows all."
+        note = f"The first {amount(most)} of {amount(len(found))} jobs are shown; --limit 0 shows all."
+        return sorted_jobs(found, sort)[:most], note
 
     with connect() as client:
         _show_jobs(client, ask, how)

@@ -152,6 +152,20 @@ def test_list_shows_all_states_newest_first(cli: CliWorld) -> None:
     assert "'sleeping' is not one of" in wrong.stderr
 
 
+def test_list_says_that_it_is_cut_and_gives_programs_all(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "LIST_LIMIT", 2)
+    ids = [str(cli.submit()) for _ in range(3)]
+    cut = cli.run("job", "list")
+    assert [line.split()[0] for line in cut.stdout.splitlines()[1:]] == ids[:0:-1]
+    assert "The newest 2 jobs are shown; --limit 0 shows all.\n" in cut.stderr
+    assert "The first 2 of 3 jobs are shown; --limit 0" in cli.run("job", "list", "--sort", "gpus").stderr
+    assert "are shown" not in cli.run("job", "list", "--limit", "3").stderr
+    assert cli.run("job", "list", "--quiet").stdout.split() == ids[::-1]
+    assert cli.run("job", "list", "--quiet", "--sort", "job").stdout.split() == ids
+    assert len(jobs_of(cli.run("job", "list", "--json").stdout)) == 3
+    assert len(jobs_of(cli.run("job", "list", "--json", "--limit", "1").stdout)) == 1
+
+
 def test_show_is_a_card_for_one_job_and_a_table_for_several(cli: CliWorld) -> None:
     cli.submit()
     cli.submit(name="other")
