@@ -136,8 +136,21 @@ def _first_attempt(client: Client, webhook: int, delivery_id: int) -> DeliveryDo
     """The delivery once it was tried, or as it is after a while."""
     deadline_s = time.monotonic() + TEST_WAIT_S
     while True:
-        # It is the newest, or nearly so: others may have come meanwhile.
-        [found] = [each for each in client.webhooks.deliveries(webhook) if each["id"] == delivery_id]
+        found = _delivery(client, webhook, delivery_id)
+        if found is None:
+            fail(f"delivery {delivery_id} is no longer listed: the webhook was removed", EXIT_FAILED)
         if found["attempts"] or found["state"] != "pending" or time.monotonic() >= deadline_s:
             return found
         pause(TEST_POLL_S)
+
+
+def _delivery(client: Client, webhook: int, delivery_id: int) -> DeliveryDocument | None:
+    """A new delivery; None if it is gone. It is the newest or nearly so: others may have come meanwhile, rarely a pageful."""
+    for limit in (LIST_LIMIT, None):
+        listed = client.webhooks.deliveries(webhook, limit=limit)
+        for each in listed:
+            if each["id"] == delivery_id:
+                return each
+        if len(listed) < LIST_LIMIT:
+            break
+    return None

@@ -3,11 +3,14 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from service.background.webhooks import WebhookSender
 from service.cli import webhook as commands
+from service.client.access import Webhooks
+from service.db.tables import DELIVERIES
 from tests.unit.service.cli.cli_world import CliWorld, cli_world
 from tests.unit.service.runtime.test_webhook_post import receiver
 
@@ -63,6 +66,63 @@ def test_a_test_waits_for_its_first_attempt(cli: CliWorld) -> None:
     assert failed.stderr == "error: answered with status 403\n"
     rows = cli.run("webhook", "deliveries", "1", "-o", "event,state,status").stdout.splitlines()[1:]
     assert [row.split() for row in rows] == [["webhook.test", "pending", "403"], ["webhook.test", "delivered", "204"]]
+
+
+@pytest.fixture
+def limits(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """With how many deliveries at most each list of them is read."""
+    asked: list[int | None] = []
+    listed: Any = Webhooks.deliveries
+
+    def deliveries(noun: Webhooks[Any], webhook: int, *, limit: int | None = None) -> Any:
+        asked.append(limit)
+        return listed.__get__(noun, Webhooks)(webhook, limit=limit)
+
+    monkeypatch.setattr(Webhooks, "deliveries", deliveries)
+    monkeypatch.setattr(commands, "LIST_LIMIT", 3)
+    return asked
+
+
+def test_a_test_reads_only_the_newest_deliveries(
+    cli: CliWorld, monkeypatch: pytest.MonkeyPatch, limits: list[int | None]
+) -> None:
+    monkeypatch.setattr(commands, "TEST_WAIT_S", 0.0)
+    cli.run("webhook", "add", "http://127.0.0.1:1/")
+    for _ in range(4):
+        assert "nothing was delivered" in cli.run("webhook", "test", "1").stderr
+    assert limits == [3] * 4
+
+
+def test_a_test_finds_its_delivery_behind_many_newer_ones(
+    cli: CliWorld, monkeypatch: pytest.MonkeyPatch, limits: list[int | None]
+) -> None:
+    cli.run("webhook", "add", "http://127.0.0.1:1/")
+
+    def newer(seconds: float) -> None:
+        for _ in range(3):
+            cli.client.webhooks.test(1)
+        with cli.world.database.writing() as session:
+            session.connection().execute(DELIVERIES.update().where(DELIVERIES.c.id == 1).values(attempts=1))
+
+    monkeypatch.setattr(commands, "pause", newer)
+    shown = cli.run("webhook", "test", "1", "--json")
+    assert (shown.exit_code, json.loads(shown.stdout)["deliveries"][0]["id"]) == (1, 1)
+    assert limits == [3, 3, None]
+
+
+def test_a_webhook_that_is_removed_while_it_is_tested_is_one_line(
+    cli: CliWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.run("webhook", "add", "http://127.0.0.1:1/")
+
+    def removed(seconds: float) -> None:
+        with cli.world.database.writing() as session:
+            session.connection().execute(DELIVERIES.delete())
+
+    monkeypatch.setattr(commands, "pause", removed)
+    failed = cli.run("webhook", "test", "1")
+    told = "error: delivery 1 is no longer listed: the webhook was removed\n"
+    assert (failed.exit_code, failed.stderr) == (1, told)
 
 
 def test_without_a_leader_a_test_says_that_nothing_was_delivered(
