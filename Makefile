@@ -13,9 +13,11 @@ demo: $(RUN_STAMP)
 # Two at once, whole files at a time, so that what a file's tests share is made once, in the order of tests/conftest.py: first the
 # tests that compute, then those with services, which mostly wait. In the end those that ask how long something takes, alone.
 TWO = -n 2 --dist loadfile --no-loadscope-reorder
+# The tests that compute wait, too, for processes and for the disk: three at once keep two cores busy.
+THREE = -n 3 --dist loadfile --no-loadscope-reorder
 test: $(DEV_STAMP) format lint types imports
 	failed=0; \
-	$(BIN)/python -m pytest $(TWO) -m "not services and not alone and not compiled and not engines and not web" || failed=1; \
+	$(BIN)/python -m pytest $(THREE) -m "not services and not alone and not compiled and not engines and not web" || failed=1; \
 	$(BIN)/python -m pytest $(TWO) -m services tests/crash tests/e2e || failed=1; \
 	$(BIN)/python -m pytest -m alone tests/e2e || failed=1; \
 	exit $$failed
