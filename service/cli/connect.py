@@ -7,18 +7,16 @@ machine that cannot prove that it has it.
 
 import os
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Final, TypedDict
 
 import httpx
 import typer
 
 from service.api.token import TOKEN_FILE
 from service.cli.fail import EXIT_FAILED, EXIT_USAGE, fail
-from service.cli.output import printable
 from service.client import ApiError, AsyncClient, Client, ClientError, Unreachable
 from service.client.connection import TOKEN_RULE, can_be_sent
 from service.config.environment import LocalService, is_loopback, service_url, usual_service
@@ -27,13 +25,8 @@ from service.domain.api_key import KEY_PREFIX
 if TYPE_CHECKING:
     from service.config.settings import Settings
 
-T = TypeVar("T")
-
 _WRONG_INPUT = frozenset({400, 413, 415, 422})
 """Statuses that say the request itself was wrong."""
-
-_AWAY = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
-"""Statuses with which a proxy, or a service that starts or has lost its database, says that another time will do."""
 
 PATIENCE_S: Final = 5.0
 """A person waits for a command: long enough for another service to take over, and no longer."""
@@ -98,30 +91,6 @@ def refusals() -> Iterator[None]:
         fail(str(error), EXIT_USAGE if error.status in _WRONG_INPUT else EXIT_FAILED)
     except ClientError as error:
         fail(str(error), EXIT_FAILED)
-
-
-class Outages:
-    """The times in which the service cannot be reached, for a command that waits them out: jobs survive a restart of the service.
-
-    Each is told once, on standard error.
-    """
-
-    def __init__(self) -> None:
-        self._told = False
-
-    def answer(self, ask: Callable[[], T]) -> T | None:
-        """The answer; None while the service cannot be reached. Whoever gets None pauses and asks again."""
-        try:
-            answer = ask()
-        except (Unreachable, ApiError) as error:
-            if isinstance(error, ApiError) and error.status not in _AWAY:
-                raise
-            if not self._told:
-                typer.echo(printable(f"{error}; waiting until it answers again"), err=True)
-            self._told = True
-            return None
-        self._told = False
-        return answer
 
 
 def has_key() -> bool:

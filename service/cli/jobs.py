@@ -12,7 +12,7 @@ import typer
 
 from policies.suggestion import did_you_mean
 from service.cli import completion
-from service.cli.connect import Outages, connect
+from service.cli.connect import connect
 from service.cli.fail import fail
 from service.cli.forecast import Outlook
 from service.cli.job_tables import (
@@ -27,6 +27,7 @@ from service.cli.job_tables import (
     stages,
 )
 from service.cli.options import ProjectOption, UserOption, instant_s
+from service.cli.outages import Outages
 from service.cli.output import (
     Answer,
     Column,

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from service.cli.connect import Outages, connect, has_key
+from service.cli.connect import connect, has_key
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.forecast import show_plans
 from service.cli.job_file import read_job_file
 from service.cli.job_tables import JOBS
 from service.cli.jobs import jobs_answer
 from service.cli.options import above_zero, given, seconds_option
+from service.cli.outages import Outages
 from service.cli.output import OnceStyle, Style, chosen, pause, printable, show
 from service.cli.plan_words import plan_lines
 from service.cli.selectors import SelectorArgument, select
