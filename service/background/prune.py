@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Table, delete, func, select, update
 
 from policies.model.ids import JobId
 from service.config.settings import Settings
-from service.db.progress import thin_progress
+from service.db.progress import outline_progress, thin_progress
 from service.db.retention import delete_jobs, delete_labels, expired_jobs, expired_labels, referenced_jobs
 from service.db.rows import chunks
 from service.db.services import delete_silent
@@ -24,7 +24,6 @@ from service.db.tables import (
     FORECASTS,
     IDEMPOTENCY_KEYS,
     JOBS,
-    PROGRESS,
     REQUESTS,
     SERVER_EVENTS,
     SIMULATIONS,
@@ -148,8 +147,8 @@ def _prune_files(database: Database, settings: Settings, now_s: float, delete_fi
         reached(CrashPoint.FILES_DELETED)
         with database.writing() as session:
             connection = session.connection()
+            outline_progress(session, ids)
             for part in chunks(ids):
-                connection.execute(delete(PROGRESS).where(PROGRESS.c.job_id.in_(part)))
                 connection.execute(update(JOBS).where(JOBS.c.id.in_(part)).values(files_deleted_at_s=now_s))
         pruned += len(ids)
 

@@ -145,9 +145,9 @@ def _score(connection: Connection, labels: dict[JobId, EndedJob], at_s: float) -
         for number, job, unit, p50 in connection.execute(open_ones):
             label = labels[job]
             actual = label.iterations if unit == Unit.ITERATIONS.value else label.service_s
-            if actual is None:
-                continue  # the job reported no iterations: there is no actual value
-            error = math.log(p50 / actual) if actual > 0.0 and p50 > 0.0 else None
+            if not actual:
+                continue  # the job never ran, or reported no iterations: there is no actual value
+            error = math.log(p50 / actual) if p50 > 0.0 else None
             rows.append({"at_id": number, "actual": actual, "scored_at_s": at_s, "log_error": error})
     _update(connection, PREDICTIONS, rows, {"at_id": "id"})
 

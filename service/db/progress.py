@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import Connection, delete, func, insert, select
 from sqlmodel import Session
 
-from policies.model.ids import AttemptId, job_of
+from policies.model.ids import AttemptId, JobId, job_of
 from service.db.rows import chunks
 from service.db.tables import PROGRESS
+
+OUTLINE_ROWS = 64
+"""Points that are kept of a job that ended long ago. A million jobs then take a few gigabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +44,29 @@ def thin_progress(session: Session, rows_max: int, jobs_max: int) -> int:
     crowded = select(PROGRESS.c.job_id).group_by(PROGRESS.c.job_id).having(func.count() > rows_max).limit(jobs_max)
     deleted = 0
     for job in list(connection.execute(crowded).scalars()):
-        theirs = select(PROGRESS.c.id).where(PROGRESS.c.job_id == job).order_by(PROGRESS.c.id)
-        surplus = list(connection.execute(theirs).scalars())[1:-1:2]
-        for part in chunks(surplus):
-            connection.execute(delete(PROGRESS).where(PROGRESS.c.id.in_(part)))
+        surplus = _points_of(connection, job)[1:-1:2]
+        _delete(connection, surplus)
         deleted += len(surplus)
     return deleted
+
+
+def outline_progress(session: Session, jobs: Sequence[JobId]) -> None:
+    """Keep at most :data:`OUTLINE_ROWS` points of each of these jobs, evenly spaced from the first to the newest."""
+    connection = session.connection()
+    for part in chunks(jobs):
+        theirs = select(PROGRESS.c.job_id).where(PROGRESS.c.job_id.in_(part)).group_by(PROGRESS.c.job_id)
+        for job in list(connection.execute(theirs.having(func.count() > OUTLINE_ROWS)).scalars()):
+            points = _points_of(connection, job)
+            kept = {round(number * (len(points) - 1) / (OUTLINE_ROWS - 1)) for number in range(OUTLINE_ROWS)}
+            _delete(connection, [point for number, point in enumerate(points) if number not in kept])
+
+
+def _points_of(connection: Connection, job: int) -> list[int]:
+    return list(
+        connection.execute(select(PROGRESS.c.id).where(PROGRESS.c.job_id == job).order_by(PROGRESS.c.id)).scalars()
+    )
+
+
+def _delete(connection: Connection, points: Sequence[int]) -> None:
+    for part in chunks(points):
+        connection.execute(delete(PROGRESS).where(PROGRESS.c.id.in_(part)))

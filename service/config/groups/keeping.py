@@ -25,7 +25,7 @@ class Keeping(BaseModel):
         7 * DAY_S,
         0.0,
         3650 * DAY_S,
-        "Age at which logs and checkpoints of ended jobs are deleted. Jobs and predictions stay.",
+        "Age at which logs and checkpoints of ended jobs are deleted. Jobs and predictions stay, and 64 progress points a job.",
     )
     idempotency_kept_s: Seconds = between(
         DAY_S, 60.0, 30 * DAY_S, "Age at which idempotency keys are deleted. It is longer than clients retry."

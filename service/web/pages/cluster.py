@@ -85,7 +85,7 @@ async def usage(asked: Asked) -> dict[str, Any]:
     if group not in ("user", "project", "day", "user,project"):
         group = "user"
     days = {"from": asked.query("from"), "to": asked.query("to")}
-    parameters = {"group": group, **days}
+    parameters = {name: value for name, value in {"group": group, **days}.items() if value}
     found, by_day, shares, quotas = await asyncio.gather(
         asked.read.get("v1/usage", parameters),
         asked.read.get("v1/usage", {"group": "day", **days}),
@@ -103,5 +103,5 @@ async def usage(asked: Asked) -> dict[str, Any]:
         "days": days,
         "shares": shares,
         "quotas": quotas["quotas"],
-        "json": f"v1/usage?group={group}",
+        "json": f"v1/usage?{urlencode(parameters)}",
     }

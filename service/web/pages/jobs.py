@@ -57,16 +57,17 @@ async def queue(asked: Asked) -> dict[str, Any]:
 async def jobs(asked: Asked) -> dict[str, Any]:
     """All jobs, newest first, by state, user, project and name."""
     filters = {name: asked.query(name) for name in ("user", "project", "name")}
-    state = [each for each in asked.request.query_params.getlist("state") if each in STATES]
+    state = asked.request.query_params.getlist("state")
     given = {name: value for name, value in (*filters.items(), ("state", state)) if value}
     after = asked.query("after")
-    number = filters["name"]
-    if number is not None and number.isdecimal() and len(number) <= 9:
-        # A number in the search is a job's.
-        found = await asked.read.get_or(None, f"v1/jobs/{int(number)}")
-        if found is not None:
-            return {"found": {"items": [found], "next": None}, **_listed(filters, state, after, given)}
     found = await asked.read.get("v1/jobs", {**given, "limit": asked.rows(PAGE), "after": after})
+    number = filters["name"]
+    if after is None and list(given) == ["name"] and number is not None and number.isdecimal() and len(number) <= 9:
+        # A number in the search is also a job's.
+        numbered = await asked.read.get_or(None, f"v1/jobs/{int(number)}")
+        if numbered is not None:
+            others = [each for each in found["items"] if each["id"] != numbered["id"]]
+            found = {**found, "items": [numbered, *others]}
     return {"found": found, **_listed(filters, state, after, given)}
 
 

@@ -1,5 +1,6 @@
 """What old rows and files become: the service forgets by age, and never what it still needs."""
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +13,7 @@ from sqlalchemy import insert, select, update
 from policies.model.ids import AttemptId, JobId, ServerIndex
 from service.background.prune import prune
 from service.config.settings import Settings, load_settings
-from service.db.progress import ProgressPoint, record_progress
+from service.db.progress import OUTLINE_ROWS, ProgressPoint, record_progress
 from service.db.session import Database, open_database
 from service.db.store import SqlStore
 from service.db.tables import (
@@ -113,14 +114,20 @@ def test_files_of_ended_jobs_are_deleted_once_and_the_jobs_stay(database: Databa
     driver.commit(*(ended(job) for job in jobs[:5]))
     with database.writing() as session:
         record_progress(session, [ProgressPoint(AttemptId(f"{job.id}.1"), 1.0, 2.0) for job in jobs])
+        long = [ProgressPoint(AttemptId(f"{jobs[4].id}.1"), 1.0, float(at)) for at in range(3, 1000)]
+        record_progress(session, long)
     asked: list[int] = []
+    limits = load_settings({"data_dir": limits.data_dir, "prune_rows_max": 3, "progress_rows_max": 2000})
     assert prune(database, limits, 30.0 + 7 * DAY_S, asked.extend).jobs_with_files == 0, "not a second too early"
     pruned = prune(database, limits, 31.0 + 7 * DAY_S, asked.extend)
     assert (asked, pruned.jobs_with_files) == ([1, 2, 3, 4, 5], 5)
     assert prune(database, limits, 99.0 + 7 * DAY_S, asked.extend).jobs_with_files == 0
     assert column(database, JobRow, "id") == [1, 2, 3, 4, 5, 6]
     assert len(column(database, JobEventRow, "id")) == 11
-    assert column(database, ProgressRow, "job_id") == [6]
+    assert Counter(column(database, ProgressRow, "job_id")) == {1: 1, 2: 1, 3: 1, 4: 1, 5: OUTLINE_ROWS, 6: 1}
+    iterations = sorted(column(database, ProgressRow, "iteration"))[5:]
+    steps = [after - before for before, after in pairwise(iterations)]
+    assert (iterations[0], iterations[-1], max(steps) - min(steps)) == (2.0, 999.0, 1.0)
 
 
 def test_a_crash_after_deleting_files_repeats_the_deletion(database: Database, limits: Settings) -> None:
