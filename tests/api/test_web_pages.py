@@ -191,6 +191,28 @@ def test_actions_are_offered_to_those_who_may(app: FastAPI, world: World, jobs: 
         assert f'data-action="POST v1/jobs/{jobs[2]}/release"' in browser.get(f"/jobs/{jobs[2]}").text
 
 
+def test_a_number_in_the_search_is_a_name_too_and_hides_no_filter(
+    app: FastAPI, world: World, admin: Client, jobs: list[int]
+) -> None:
+    [named] = submitted(app, world, plain_job(user="ada", project="vision", name=str(jobs[1])))
+    page = admin.get(f"/jobs?name={jobs[1]}").text
+    assert page.index(f'id="job-{jobs[1]}"') < page.index(f'id="job-{named}"')
+    page = admin.get(f"/jobs?name={jobs[1]}&user=ada").text
+    assert f'id="job-{named}"' in page
+    assert f'id="job-{jobs[1]}"' not in page
+
+
+def test_a_state_that_does_not_exist_is_an_error_and_not_ignored(admin: Client, jobs: list[int]) -> None:
+    answer = admin.get("/jobs?state=runing")
+    assert answer.status_code == 422
+    assert f'id="job-{jobs[0]}"' not in answer.text
+
+
+def test_the_json_of_the_usage_has_the_period_of_the_page(admin: Client) -> None:
+    page = admin.get("/usage?group=day&from=2026-11-01&to=2026-11-05").text
+    assert "v1/usage?group=day&amp;from=2026-11-01&amp;to=2026-11-05" in page
+
+
 def test_a_number_in_the_search_finds_the_job(admin: Client, jobs: list[int]) -> None:
     page = admin.get(f"/jobs?name={jobs[1]}").text
     assert "bobs-job" in page

@@ -175,7 +175,7 @@ def test_a_prediction_is_stored_with_its_interval_and_scored_once(sql: SqlHarnes
     [
         (Unit.SERVICE_S, 30.0, 80.0, (80.0, 0.0)),
         (Unit.ITERATIONS, None, 80.0, (None, None)),
-        (Unit.SERVICE_S, None, 0.0, (0.0, None)),
+        (Unit.SERVICE_S, None, 0.0, (None, None)),
     ],
 )
 def test_a_prediction_is_scored_in_its_own_unit(
