@@ -140,10 +140,15 @@ def job_document(summary: JobSummary) -> JobDocument:
             forecast_record_document(summary.forecasts[each]) for each in Milestone if each in summary.forecasts
         ],
         eta=None if finish is None else instant(finish.p50_s),
-        eta_reason=None if ended or finish is not None else ETA_REASON,
+        eta_reason=None if ended or finish is not None else _why_no_eta(Reason(row.reason)),
         servers=list(summary.servers),
         links={"self": here, **{name: f"{here}/{name}" for name in LINKS}},
     )
+
+
+def _why_no_eta(waits: Reason) -> str:
+    """Why an unfinished job has no forecast. One that never starts as things are gets none by asking for it."""
+    return waits.sentence if waits in (Reason.HELD, Reason.QUEUE_PAUSED, Reason.NO_SUCH_SERVERS) else ETA_REASON
 
 
 def attempt_document(

@@ -52,7 +52,7 @@ def test_a_job_goes_in_and_is_shown_as_it_was_asked_for(client: Client, world: W
     }
     assert {key: body[key] for key in expected} == expected
     assert body["reason_sentence"] == "The job is held; it can start when it is released."
-    assert body["eta_reason"]
+    assert body["eta_reason"] == body["reason_sentence"]
     assert client.get(answer.headers["location"]).json() == body
     assert requests(world) == [("submitted", body["id"])]
     assert world.nudges == 1
