@@ -19,7 +19,7 @@ from contextlib import suppress
 from functools import cache, lru_cache, partial
 from typing import Any, Final, Protocol
 
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic import ConfigDict, TypeAdapter
 from sqlalchemy import Column, Connection, Engine, Integer, Table, TextClause, bindparam, event, text, update
 from sqlalchemy import Dialect as EngineDialect
 from sqlalchemy.dialects import postgresql, sqlite
@@ -61,16 +61,17 @@ _RETURNED_AT_S = "sooner_returned_at_s"
 
 
 _escaped: Final = partial(json.dumps, allow_nan=False, separators=(",", ":"))
+_plain: Final = TypeAdapter(object, config=ConfigDict(ser_json_inf_nan="constants")).dump_json
 
 
 def dumps(document: object) -> str:
     """The text of a JSON document as it is stored. Raises ValueError for a NaN or an infinity: other databases refuse them.
 
-    Written by pydantic's core, in a fifth of the time that ``json`` takes for the numbers of predictions.
+    Written by pydantic, in a fifth of the time that ``json`` takes for the numbers of predictions.
     """
     try:
-        written = to_json(document).decode()
-    except PydanticSerializationError:  # half of a surrogate pair, which only ``json`` escapes
+        written = _plain(document).decode()
+    except ValueError:  # half of a surrogate pair, which only ``json`` escapes
         return _escaped(document)
     return _escaped(document) if "NaN" in written or "Infinity" in written else written
 

@@ -137,7 +137,7 @@ def test_gpu_seconds_are_conserved(rows: list[tuple[int, int, int]], policy: str
 
 def test_crashes_and_a_lost_server_cost_time_but_no_job() -> None:
     options = SimulationOptions(restart_s=10.0, checkpoint_period_s=50.0)
-    jobs = prepare(_workload((0, 8, 400), (0, 1, 500)), TWO, checkpoint_period_s=50.0).jobs
+    jobs = prepare(_workload((0, 8, 400), (310, 1, 500)), TWO, checkpoint_period_s=50.0).jobs
     simulator = Simulator(jobs, TWO, make_policy("fifo"), "oracle", options)
     simulator.clock.schedule(170.0, Priority.FAULT, lambda: simulator.executor.fail_server(ServerIndex(1)))
     simulator.clock.schedule(300.0, Priority.FAULT, lambda: simulator.executor.repair_server(ServerIndex(1)))
