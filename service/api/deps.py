@@ -72,10 +72,13 @@ class LoopStatus(NamedTuple):
 
 
 class Forecasts(Protocol):
-    """Sampled futures of the queue. Both take seconds for a long queue."""
+    """Sampled futures of the queue. To make one takes seconds for a long queue."""
 
     def current(self) -> Forecast:
         """Of all unfinished jobs. Raises :class:`~service.forecast.forecast.NoForecast`."""
+
+    def kept(self) -> Forecast | None:
+        """The last forecast, of whichever cycle; None without one. Makes none."""
 
     def plan(self, specs: Sequence[JobSpec], /) -> Planned:
         """Of these jobs, if they were submitted now."""

@@ -5,11 +5,13 @@ index does not hold, the database lists the queued jobs first.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import Field
+from sqlalchemy import Row
 
 from policies.decision.queue_order import QueuePlace, QueueSlice, QueueWanted
+from policies.model.ids import JobId
 from policies.model.reasons import Reason
 from policies.state.keys import JobKey
 from service.api.deps import ApiDependencies, Leader
@@ -18,6 +20,7 @@ from service.api.paging import INSTANT, NUMBER, RANK, SIGNED, PageRequest, curso
 from service.db.queue import QueuedJob, queued_ids, queued_jobs, queued_rows
 from service.domain.access import Identity
 from service.domain.forecast_scores import Milestone
+from service.forecast.forecast import Forecast, Spread
 from service.wire.predictions import SpreadDocument
 from service.wire.queue import QueuedJobDocument, QueueJobsDocument
 
@@ -57,10 +60,10 @@ def queue_page(
     shown = listed[: paging.limit]
     with dependencies.reading() as connection:
         rows = queued_rows(connection, [each.key.job for each in shown])
-    now_s = dependencies.now_s()
+    now_s, kept = dependencies.now_s(), leader.forecaster.kept()
     return QueueJobsDocument(
         # A job that has started since the order was read is not queued any more.
-        items=[_item(rows[each.key.job], each, now_s) for each in shown if each.key.job in rows],
+        items=[_item(rows[each.key.job], each, now_s, kept) for each in shown if each.key.job in rows],
         next=cursor(SCOPE, shown[-1].key) if len(listed) > paging.limit else None,
         total=total,
         ordered=found.ordered,
@@ -77,8 +80,9 @@ def _listed(found: QueueSlice, past: JobKey | None) -> Sequence[Listed]:
     return [*(Listed(place.key, place) for place in found.jobs), *(Listed(key, None) for key in others)]
 
 
-def _item(found: QueuedJob, listed: Listed, now_s: float) -> QueuedJobDocument:
+def _item(found: QueuedJob, listed: Listed, now_s: float, kept: Forecast | None) -> QueuedJobDocument:
     row, place = found.job, listed.place
+    start, end = _spreads(found, kept)
     return document(
         QueuedJobDocument,
         row,
@@ -91,13 +95,24 @@ def _item(found: QueuedJob, listed: Listed, now_s: float) -> QueuedJobDocument:
         rank=None if place is None else place.rank,
         reason_sentence=Reason(row.reason).sentence,
         waiting_s=max(0.0, now_s - row.submitted_at_s),
-        start=_spread(found, Milestone.START),
-        end=_spread(found, Milestone.FINISH),
+        start=start,
+        end=end,
     )
 
 
-def _spread(found: QueuedJob, milestone: Milestone) -> SpreadDocument | None:
-    row = found.forecasts.get(milestone)
+def _spreads(found: QueuedJob, kept: Forecast | None) -> tuple[SpreadDocument | None, SpreadDocument | None]:
+    """Start and end. Those of a job are recorded ever more rarely, so a newer forecast that the leader keeps comes first."""
+    recorded = [found.forecasts.get(each) for each in (Milestone.START, Milestone.FINISH)]
+    newest = kept.jobs.get(JobId(found.job.id)) if kept is not None else None
+    if kept is None or newest is None or any(row is not None and row.made_at_s > kept.now_s for row in recorded):
+        start, end = recorded
+        return _spread(start), _spread(end)
+    return _spread(newest.start), _spread(newest.finish)
+
+
+def _spread(found: Spread | Row[Any] | None) -> SpreadDocument | None:
     return (
-        None if row is None else SpreadDocument(p10=instant(row.p10_s), p50=instant(row.p50_s), p90=instant(row.p90_s))
+        None
+        if found is None
+        else SpreadDocument(p10=instant(found.p10_s), p50=instant(found.p50_s), p90=instant(found.p90_s))
     )

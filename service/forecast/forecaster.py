@@ -124,6 +124,11 @@ class Forecaster:
             self._keep(cycle, answer)
         return answer
 
+    def kept(self) -> Forecast | None:
+        """The last forecast, of whichever cycle; None without one. Makes none, and waits for none that is being made."""
+        kept = self._kept
+        return kept.answer if kept is not None and isinstance(kept.answer, Forecast) else None
+
     def unfinished(self) -> Sequence[JobId]:
         """The jobs that are unfinished after the newest cycle."""
         return self._loop.read(lambda engine: tuple(engine.world.jobs))

@@ -38,8 +38,8 @@ class QueuedJobDocument(TypedDict):
     reason_sentence: str
     submitted_at: Time
     waiting_s: Annotated[float, Field(description="Seconds since the submission.")]
-    start: Annotated[SpreadDocument | None, Field(description="By the newest forecast record; null without one.")]
-    end: Annotated[SpreadDocument | None, Field(description="By the newest forecast record; null without one.")]
+    start: Annotated[SpreadDocument | None, Field(description="By the newest forecast; null without one.")]
+    end: Annotated[SpreadDocument | None, Field(description="By the newest forecast; null without one.")]
 
 
 class QueueJobsDocument(TypedDict):

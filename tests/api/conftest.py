@@ -224,6 +224,9 @@ class WorldLeader:
             raise NoForecast("No unfinished job has a prediction yet.")
         return self.world.forecast
 
+    def kept(self) -> Forecast | None:
+        return self.world.forecast
+
     def plan(self, specs: Sequence[JobSpec]) -> Planned:
         self.world.waits_for_the_loop()
         self.world.planned += specs

@@ -19,6 +19,7 @@ from service.domain.access import NO_PROJECT, Identity, Role
 from service.domain.forecast_scores import Milestone
 from service.engine.engine import Engine, Ports
 from service.executors.fake import FakeExecutor
+from service.forecast.forecast import Forecast, JobForecast, Spread
 from service.sim.predictors import NoPredictor
 from tests.api.conftest import NOW_S, World
 from tests.api.helpers import assert_problem, plain_job
@@ -230,6 +231,29 @@ def test_the_newest_forecasts_are_shown(client: Client, world: World, crowd: lis
     moment = "2026-01-01T00:0{}Z".format
     assert item["start"] == {"p10": moment("0:30"), "p50": moment("0:40"), "p90": moment("0:50")}
     assert item["end"] == {"p10": moment("1:00"), "p50": moment("1:10"), "p90": moment("1:20")}
+
+
+def test_a_kept_forecast_is_shown_in_place_of_an_older_record(client: Client, world: World, crowd: list[int]) -> None:
+    first, second, third = (JobId(each) for each in crowd[:3])
+    with world.database.writing() as session:
+        records = [
+            NewForecast(job, Milestone.START, NOW_S, 1, "fifo", "", "told", 9, 1, NOW_S, NOW_S + 10.0, NOW_S + 20.0)
+            for job in (first, second, third)
+        ]
+        store_forecasts(session.connection(), records)
+    spread = Spread(NOW_S + 30.0, NOW_S + 40.0, NOW_S + 50.0)
+    told = {
+        first: JobForecast(first, spread, spread, 20, "told"),
+        second: JobForecast(second, None, None, 20, "told", "It is held."),
+    }
+
+    def starts(made_at_s: float) -> list[str | None]:
+        world.forecast = Forecast(made_at_s, 20, told)
+        items = {item["job_id"]: item for page in pages(client, 9) for item in page["items"]}
+        return [items[job]["start"] and items[job]["start"]["p50"][-4:] for job in (first, second, third)]
+
+    assert starts(NOW_S + 1.0) == [":40Z", None, ":10Z"], "the third came after it"
+    assert starts(NOW_S - 1.0) == [":10Z"] * 3, "a record that is newer"
 
 
 def test_a_page_takes_few_statements_however_long_it_is(client: Client, world: World, crowd: list[int]) -> None:

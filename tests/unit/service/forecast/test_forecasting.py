@@ -151,6 +151,20 @@ def test_each_new_forecast_is_passed_to_keep_once(live: Live, tmp_path: Path) ->
     assert len(kept) == 1, "a refusal is nothing to keep"
 
 
+def test_the_kept_forecast_is_the_last_one_and_no_refusal(live: Live, tmp_path: Path) -> None:
+    forecaster = make(live, tmp_path, forecast_jobs_max=1)
+    live.submit(1)
+    assert forecaster.kept() is None
+    assert live.looks == 0, "none is made"
+    first = forecaster.current()
+    assert forecaster.kept() is first
+    live.submit(2)
+    assert forecaster.kept() is first, "of an earlier cycle"
+    with pytest.raises(NoForecast):
+        forecaster.current()
+    assert forecaster.kept() is None
+
+
 def test_a_forecast_expires(live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forecaster = make(live, tmp_path)
     live.submit(1)
