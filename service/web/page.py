@@ -74,7 +74,8 @@ def endpoint(page: Page, navigation: tuple[Page, ...]) -> Callable[[Request], Aw
 
     async def show(request: Request) -> Response:
         asked = Asked(Reader(request), request, caller_of(request))
-        common = {"page": page, "navigation": navigation, "asked": asked, "caller": asked.caller}
+        now_s = dependencies_of(request).now_s()
+        common = {"page": page, "navigation": navigation, "asked": asked, "caller": asked.caller, "now_s": now_s}
         try:
             values = await page.view(asked)
         except Unavailable as problem:

@@ -42,7 +42,13 @@ def environment() -> Environment:
         "number": number,
         "percent": percent,
     }
+    found.tests["before"] = before
     return found
+
+
+def before(at: str, now_s: float) -> bool:
+    """Whether a time of the API has passed."""
+    return datetime.fromisoformat(at).timestamp() < now_s
 
 
 def text(value: object, most: int = TEXT_SHOWN_MAX) -> Markup:
