@@ -7,8 +7,8 @@ from sqlalchemy import Connection, delete, func, insert, select
 from sqlmodel import Session
 
 from policies.model.ids import AttemptId, JobId, job_of
-from service.db.rows import chunks
-from service.db.tables import PROGRESS
+from service.db.rows import UNFINISHED_JOBS, chunks
+from service.db.tables import JOBS, PROGRESS
 
 OUTLINE_ROWS = 64
 """Points that are kept of a job that ended long ago. A million jobs then take a few gigabytes."""
@@ -38,10 +38,16 @@ def record_progress(session: Session, points: Sequence[ProgressPoint]) -> None:
 def thin_progress(session: Session, rows_max: int, jobs_max: int) -> int:
     """Halve the points of at most ``jobs_max`` jobs that have more than ``rows_max``; returns the number deleted.
 
-    Every second point is deleted except the first and the newest. Call it again until it deletes nothing.
+    Every second point is deleted except the first and the newest. Call it again until it deletes nothing. Jobs whose files were
+    deleted are left out: they have few points, and those of years would make this long.
     """
     connection = session.connection()
-    crowded = select(PROGRESS.c.job_id).group_by(PROGRESS.c.job_id).having(func.count() > rows_max).limit(jobs_max)
+    # Each part has an index, so the ended jobs of years are not read.
+    unfinished = select(JOBS.c.id).where(JOBS.c.state.in_(UNFINISHED_JOBS))
+    with_files = select(JOBS.c.id).where(JOBS.c.finished_at_s.is_not(None), JOBS.c.files_deleted_at_s.is_(None))
+    growing = PROGRESS.c.job_id.in_(unfinished.union_all(with_files))
+    crowded = select(PROGRESS.c.job_id).where(growing).group_by(PROGRESS.c.job_id)
+    crowded = crowded.having(func.count() > rows_max).limit(jobs_max)
     deleted = 0
     for job in list(connection.execute(crowded).scalars()):
         surplus = _points_of(connection, job)[1:-1:2]

@@ -85,12 +85,12 @@ class Reader:
 
         ``by_sight``: it depends on what the caller sees, and not on what is the caller's own. Callers who see the same share it.
         """
-        url, caller = _url(path, parameters), caller_of(self._request)
+        url, caller = address(path, parameters), caller_of(self._request)
         return _body(await self._once((caller.sight if by_sight else caller, url), SHARED_S, lambda: self._read(url)))
 
     async def get_alone(self, path: str, parameters: Parameters | None = None) -> Any:
         """As :meth:`get` for a large document of which little is shown: it is not kept for other pages."""
-        return _body(await self._read(_url(path, parameters)))
+        return _body(await self._read(address(path, parameters)))
 
     async def for_all(self, name: str, age_s: float, make: Callable[[], Awaitable[Any]]) -> Any:
         """What ``make`` returns, or what it returned for a page of any caller at most ``age_s`` ago: the same for all of them."""
@@ -143,11 +143,10 @@ class Reader:
         return status, json.loads(body) if body else None
 
 
-def _url(path: str, parameters: Parameters | None) -> str:
-    if parameters is None:
-        return path
-    given = {name: value for name, value in parameters.items() if value is not None}
-    return f"{path}?{urlencode(given, doseq=True)}"
+def address(path: str, parameters: Parameters | None) -> str:
+    """The path with those parameters that are given."""
+    given = {name: value for name, value in (parameters or {}).items() if value is not None}
+    return f"{path}?{urlencode(given, doseq=True)}" if given else path
 
 
 def _body(answer: tuple[int, Any]) -> Any:

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 from service.web.charts import days_chart
 from service.web.gpu_map import map_of
 from service.web.page import Asked
+from service.web.reader import address
 
 SERVERS: Final = 100
 """Rows of a page of servers."""
@@ -85,7 +86,7 @@ async def usage(asked: Asked) -> dict[str, Any]:
     if group not in ("user", "project", "day", "user,project"):
         group = "user"
     days = {"from": asked.query("from"), "to": asked.query("to")}
-    parameters = {name: value for name, value in {"group": group, **days}.items() if value}
+    parameters = {"group": group, **days}
     found, by_day, shares, quotas = await asyncio.gather(
         asked.read.get("v1/usage", parameters),
         asked.read.get("v1/usage", {"group": "day", **days}),
@@ -103,5 +104,5 @@ async def usage(asked: Asked) -> dict[str, Any]:
         "days": days,
         "shares": shares,
         "quotas": quotas["quotas"],
-        "json": f"v1/usage?{urlencode(parameters)}",
+        "json": address("v1/usage", parameters),
     }

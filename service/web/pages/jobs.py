@@ -9,7 +9,7 @@ from policies.lifecycle import TERMINAL, JobState
 from service.domain.access import Role
 from service.web.charts import Losses, loss_chart, thinned, time_axis
 from service.web.page import Asked
-from service.web.reader import Unavailable
+from service.web.reader import Unavailable, address
 from service.web.stage_drawing import drawing_of
 
 PAGE: Final = 50
@@ -50,20 +50,20 @@ async def queue(asked: Asked) -> dict[str, Any]:
         "after": after,
         "starts": time_axis(found["items"], "start"),
         "ends": time_axis(found["items"], "end"),
-        "json": "v1/queue/jobs",
+        "json": address("v1/queue/jobs", {"after": after}),
     }
 
 
 async def jobs(asked: Asked) -> dict[str, Any]:
-    """All jobs, newest first, by state, user, project and name."""
+    """All jobs, newest first, by state, user, project and name. A number in place of a name is also a job's."""
     filters = {name: asked.query(name) for name in ("user", "project", "name")}
-    state = asked.request.query_params.getlist("state")
+    # The API refuses unknown states and names them.
+    state = [each for each in asked.request.query_params.getlist("state") if each]
     given = {name: value for name, value in (*filters.items(), ("state", state)) if value}
     after = asked.query("after")
     found = await asked.read.get("v1/jobs", {**given, "limit": asked.rows(PAGE), "after": after})
     number = filters["name"]
     if after is None and list(given) == ["name"] and number is not None and number.isdecimal() and len(number) <= 9:
-        # A number in the search is also a job's.
         numbered = await asked.read.get_or(None, f"v1/jobs/{int(number)}")
         if numbered is not None:
             others = [each for each in found["items"] if each["id"] != numbered["id"]]
@@ -79,7 +79,7 @@ def _listed(filters: dict[str, Any], state: list[str], after: str | None, given:
         "states": STATES,
         "after": after,
         "query": query,
-        "json": f"v1/jobs?{query}" if query else "v1/jobs",
+        "json": address("v1/jobs", {**given, "after": after}),
     }
 
 

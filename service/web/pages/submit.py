@@ -10,6 +10,7 @@ from policies.registry import policy_names
 from service.api.deps import dependencies_of
 from service.simulations.request import CURRENT, SHADOW
 from service.web.page import Asked
+from service.web.reader import address
 
 _LEFT_OUT: Final = ("secret_env",)
 
@@ -54,7 +55,7 @@ async def what_if(asked: Asked) -> dict[str, Any]:
     found = await asked.read.get("v1/simulations", {"limit": asked.rows(30), "after": after})
     settings = dependencies_of(asked.request).settings
     choices = [CURRENT, *([SHADOW] if settings.shadow_policy else []), *policy_names()]
-    return {"found": found, "after": after, "choices": choices, "json": "v1/simulations"}
+    return {"found": found, "after": after, "choices": choices, "json": address("v1/simulations", {"after": after})}
 
 
 async def simulation(asked: Asked) -> dict[str, Any]:

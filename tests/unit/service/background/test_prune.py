@@ -19,6 +19,7 @@ from service.db.store import SqlStore
 from service.db.tables import (
     CYCLES,
     IDEMPOTENCY_KEYS,
+    JOBS,
     PROGRESS,
     REQUESTS,
     CycleRow,
@@ -128,6 +129,19 @@ def test_files_of_ended_jobs_are_deleted_once_and_the_jobs_stay(database: Databa
     iterations = sorted(column(database, ProgressRow, "iteration"))[5:]
     steps = [after - before for before, after in pairwise(iterations)]
     assert (iterations[0], iterations[-1], max(steps) - min(steps)) == (2.0, 999.0, 1.0)
+
+
+def test_curves_that_grow_no_more_are_not_counted_again(database: Database, limits: Settings) -> None:
+    submit(database, 3)
+    driver = Driver(SqlStore(database))
+    jobs = driver.admit()
+    driver.commit(*(ended(job) for job in jobs[:2]))
+    with database.writing() as session:
+        session.connection().execute(update(JOBS).where(JOBS.c.id == 1).values(files_deleted_at_s=50.0))
+        points = [ProgressPoint(AttemptId(f"{job.id}.1"), float(at), float(at)) for job in jobs for at in range(12)]
+        record_progress(session, points)
+    assert prune(database, limits, 100.0).progress == 10, "half of the others' points but the newest"
+    assert Counter(column(database, ProgressRow, "job_id")) == {1: 12, 2: 7, 3: 7}
 
 
 def test_a_crash_after_deleting_files_repeats_the_deletion(database: Database, limits: Settings) -> None:
