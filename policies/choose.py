@@ -1,6 +1,6 @@
 """The best placement of a gang now, and whether it can ever fit."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -206,6 +206,32 @@ def kept_out(view: ClusterView, spec: JobSpec) -> bool:
 def fits_usable(view: ClusterView, spec: JobSpec) -> bool:
     """Whether the usable servers could hold the gang if nothing else ran. O(servers)."""
     return find(_usable(view), view.cluster, spec) is not None
+
+
+class UsableFit:
+    """Which gangs the usable servers could hold if nothing else ran, remembered until servers change."""
+
+    __slots__ = ("_all_usable", "_known")
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, bool] = {}
+        self._all_usable: bool | None = None
+
+    def servers_changed(self) -> None:
+        """Servers were added, or take work again or no more."""
+        self._known, self._all_usable = {}, None
+
+    def fits(self, view: ClusterView, gang: Hashable, spec: JobSpec) -> bool:
+        """Whether a job of this gang class fits; true where all servers are usable. O(servers) once for each class, else O(1)."""
+        if self._all_usable is None:
+            servers = enumerate(view.cluster.servers)
+            self._all_usable = all(view.usable_gpus(ServerIndex(index)) == server.gpus for index, server in servers)
+        if self._all_usable:
+            return True
+        known = self._known.get(gang)
+        if known is None:
+            known = self._known[gang] = fits_usable(view, spec)
+        return known
 
 
 def fits_open(view: ClusterView, job: JobView) -> bool:

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from service.slurm.commands import SlurmCommands
 from service.slurm.jobs import ENDED_STATES
@@ -27,7 +28,7 @@ def row(job_id: int, state: str, **values: object) -> dict[str, object]:
     } | values  # fmt: skip
 
 
-def listed(row: dict[str, object]) -> str:
+def listed(row: Mapping[str, Any]) -> str:
     """The job as a line of squeue's list."""
     het = row.get("het_job_id")
     shown_id = f"{het}+{row['het_job_offset']}" if het else row["job_id"]
@@ -35,9 +36,9 @@ def listed(row: dict[str, object]) -> str:
     return "|".join(map(str, (row["job_id"], *values, row["comment"])))
 
 
-def shown(row: dict[str, object]) -> str:
+def shown(row: Mapping[str, Any]) -> str:
     """The job as scontrol shows it."""
-    held = "".join(f" Nodes={row['nodes']} CPU_IDs=0-3 Mem=250 GRES={gres}" for gres in row.get("gres_detail", ()))  # type: ignore[attr-defined]
+    held = "".join(f" Nodes={row['nodes']} CPU_IDs=0-3 Mem=250 GRES={gres}" for gres in row.get("gres_detail", ()))
     return f"JobId={row['job_id']} JobName={row['name']} ReqNodeList={row['required_nodes']}{held} Comment={row['comment']}\n"
 
 

@@ -1,6 +1,6 @@
 """Explanations of waiting jobs: reasons and numbers."""
 
-from policies.choose import find, fits_empty, fits_usable, free_for
+from policies.choose import find, fits_empty, free_for
 from policies.decision.plan import Plan
 from policies.decision.protocols import Decider
 from policies.model.reasons import Reason
@@ -12,8 +12,10 @@ from policies.state.scheduler_state import SchedulerState
 def blocked_reason(view: ClusterView, state: SchedulerState, job: JobView) -> Reason:
     """Why a job that was tried could not start."""
     fits = state.reasons.of.get(job.id) in (Reason.RESOURCES, Reason.FRAGMENTED) and not state.unusable
-    if not fits and (not fits_empty(view.cluster, job.spec) or (state.unusable and not fits_usable(view, job.spec))):
-        return Reason.NO_SUCH_SERVERS
+    if not fits:
+        gang = state.waiting.keys[job.id][0]
+        if not fits_empty(view.cluster, job.spec) or not state.usable_fit.fits(view, gang, job.spec):
+            return Reason.NO_SUCH_SERVERS
     if closed_servers(view, job) and find(state.pool, view.cluster, job.spec) is not None:
         return Reason.RESERVED_SERVERS
     if free_for(state.pool, job.spec) >= job.spec.gpus:

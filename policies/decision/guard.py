@@ -1,6 +1,6 @@
 """Step 2 of a cycle: guard the jobs that have waited longest, and end the turns of guarded gangs."""
 
-from policies.choose import fits_open, fits_usable
+from policies.choose import fits_open
 from policies.decision.plan import Plan
 from policies.decision.protocols import Decider
 from policies.lifecycle import JobState
@@ -20,16 +20,16 @@ def update_guard(policy: Decider, view: ClusterView, state: SchedulerState, plan
     victims_changed = False
     if (ended := _end_turn(policy.options, view, state, plan)) is not None:
         victims_changed = policy.index_running(view, ended, state)
-    _set_aside(policy, view, state)
-    for job_id in state.guard.fill(view.now_s - policy.options.guard_wait_s, lambda job: can_be_held(view, state, job)):
+    _look_again(policy, view, state)
+    for job_id in state.guard.fill(view.now_s - policy.options.guard_wait_s, lambda job: has_servers(view, state, job)):
         if (waiting := state.waiting.keys.get(job_id)) is not None:
             state.enqueue(view.jobs[job_id], waiting[1].rank)
         state.unindex_running(job_id)
     return victims_changed
 
 
-def can_be_held(view: ClusterView, state: SchedulerState, job_id: JobId) -> bool:
-    """Whether the servers that take work could hold this waiting job if nothing else ran there.
+def has_servers(view: ClusterView, state: SchedulerState, job_id: JobId) -> bool:
+    """Whether the servers that take work, and are open to this waiting job, could hold it if nothing else ran there.
 
     O(servers) for each gang class after a change of servers, and for a job that was tried where servers were reserved.
     """
@@ -37,21 +37,27 @@ def can_be_held(view: ClusterView, state: SchedulerState, job_id: JobId) -> bool
     if waiting is None or not (state.unusable or view.server_reservations):
         return True
     job, gang = view.jobs[job_id], waiting[0]
-    held = state.held.get(gang)
-    if held is None:
-        held = state.held[gang] = not state.unusable or fits_usable(view, job.spec)
-    return held and (state.reasons.of.get(job_id) is not Reason.RESERVED_SERVERS or fits_open(view, job))
+    if not state.usable_fit.fits(view, gang, job.spec):
+        return False
+    return state.reasons.of.get(job_id) is not Reason.RESERVED_SERVERS or fits_open(view, job)
 
 
-def _set_aside(policy: Decider, view: ClusterView, state: SchedulerState) -> None:
-    """Set aside the guarded jobs that no servers can hold any more. O(guarded jobs) after a change of servers, else O(1)."""
+def set_aside(policy: Decider, view: ClusterView, state: SchedulerState, job_id: JobId) -> None:
+    """Set aside a waiting job that has no servers; if it was guarded, it has its place among the others again. O(log n)."""
+    guarded = not state.guard.tier(job_id)
+    state.guard.set_aside(job_id)
+    if guarded:
+        policy.on_arrival(view, view.jobs[job_id], state)
+
+
+def _look_again(policy: Decider, view: ClusterView, state: SchedulerState) -> None:
+    """Set aside the guarded jobs that have no servers any more. O(guarded jobs) after a change of servers, else O(1)."""
     guard = state.guard
     looked_at = guard.members() if guard.unchecked else [] if guard.extra is None else [guard.extra]
     guard.unchecked = False
     for job_id in looked_at:
-        if job_id in state.waiting and not can_be_held(view, state, job_id):
-            guard.set_aside(job_id)
-            policy.on_arrival(view, view.jobs[job_id], state)
+        if not has_servers(view, state, job_id):
+            set_aside(policy, view, state, job_id)
 
 
 def _end_turn(options: Options, view: ClusterView, state: SchedulerState, plan: Plan) -> JobView | None:

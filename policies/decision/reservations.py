@@ -1,6 +1,6 @@
 """Step 3 of a cycle: GPUs that are set aside for waiting jobs."""
 
-from policies.decision.guard import can_be_held
+from policies.decision.guard import has_servers, set_aside
 from policies.decision.plan import Plan
 from policies.decision.preemption import PreemptionContext
 from policies.decision.protocols import Decider
@@ -68,9 +68,11 @@ def reserve_for_overdue(policy: Decider, view: ClusterView, state: SchedulerStat
     guarded and displaces others; GPUs reserved for it would only idle until then.
     """
     order = state.guard.overdue_order
-    while order and not can_be_held(view, state, order[0][1]):
-        state.guard.set_aside(order[0][1])
-    if not order or state.guard.gpus_max <= 0.0:
+    if state.guard.gpus_max <= 0.0:
+        return
+    while order and not has_servers(view, state, order[0][1]):
+        set_aside(policy, view, state, order[0][1])
+    if not order:
         return
     since_s, job_id = order[0]
     if job_id in plan.placed:

@@ -7,6 +7,7 @@ taken back when the decision ends, because what was really done comes back as ch
 from collections.abc import Sequence
 from typing import Any
 
+from policies.choose import UsableFit
 from policies.model.cluster import Cluster
 from policies.model.decision import Foreseen
 from policies.model.ids import JobId, ServerIndex
@@ -34,7 +35,7 @@ class SchedulerState:
     """See the module. Every update is O(log n).
 
     ``gpus`` is G, all GPUs of the cluster (at least 1); ``pool`` is the ledger's; ``unusable``: servers that take no work;
-    ``held``: whether the other servers could hold each gang class, as far as that was asked since servers changed;
+    ``usable_fit``: which gangs the other servers could hold;
     ``shares`` is None unless use is shared between projects. ``foreseen``: the next preemption, None until it is computed. A
     policy with state of its own derives from this class.
     """
@@ -44,7 +45,6 @@ class SchedulerState:
         "foreseen",
         "gpus",
         "guard",
-        "held",
         "ledger",
         "placements",
         "pool",
@@ -55,6 +55,7 @@ class SchedulerState:
         "shares",
         "traffic",
         "unusable",
+        "usable_fit",
         "waiting",
     )
 
@@ -63,7 +64,7 @@ class SchedulerState:
         servers = [ServerIndex(index) for index in range(len(view.cluster.servers))]
         self.gpus = max(1, view.cluster.gpus)
         self.unusable = {server for server in servers if view.usable_gpus(server) == 0}
-        self.held: dict[GangClass, bool] = {}
+        self.usable_fit = UsableFit()
         self.server_reservations: Sequence[ServerReservation] = ()
         self.shares: ProjectShares | None = None
         if options.fair_share:
@@ -83,9 +84,9 @@ class SchedulerState:
         self.foreseen: Foreseen | None = None
 
     def servers_changed(self) -> None:
-        """Servers take work or not, or are reserved: what could not be held may be now."""
+        """Servers take work or not, or are reserved: what had no servers may have some now."""
         self.scan.valid = False
-        self.held.clear()
+        self.usable_fit.servers_changed()
         self.guard.take_back()
 
     def dump(self) -> dict[str, Any]:
@@ -208,3 +209,4 @@ class SchedulerState:
         assert {job for _, job in self.guard.waiting_order} == self.waiting.keys.keys() - self.guard.aside
         assert all(self.guard.tier(job) for job in (*self.running.keys, *self.running.protected))
         assert self.running.keys.keys().isdisjoint(self.waiting.keys)
+        assert all(key.tier == self.guard.tier(job) for job, (_, key, _) in self.waiting.keys.items())

@@ -56,12 +56,12 @@ class Admission:
     """The limits, the jobs let through and the jobs that wait. Costs nothing while no owner is limited.
 
     Every update is O(log n). :meth:`settle` is O((sets of limited owners that jobs wait for + jobs let through or sent back)
-    log n), and does nothing unless room or a job has come. ``can_be_held``: whether the servers that take work could hold a job.
+    log n), and does nothing unless room or a job has come. ``has_servers``: whether those that take work could hold a job.
     """
 
     def __init__(self, limits: Mapping[LimitOwner, OwnerLimit] | None = None) -> None:
         self._limits = {owner: limit for owner, limit in (limits or {}).items() if limit.limits}
-        self.can_be_held: Callable[[JobRecord], bool] = _anything
+        self.has_servers: Callable[[JobRecord], bool] = _anything
         self._clear()
 
     def _clear(self) -> None:
@@ -76,7 +76,7 @@ class Admission:
         self._kept: dict[Owners, SortedList[Turn]] = {}
         self._kept_turns: dict[JobId, Turn] = {}
         self._too_wide: dict[JobId, None] = {}
-        self._homeless: dict[JobId, None] = {}
+        self._uncounted: dict[JobId, None] = {}
         """Jobs let through that no servers can hold now; they count against no limit."""
         self._admitted: dict[JobId, JobRecord] = {}
         self._sent_back: dict[JobId, JobRecord] = {}
@@ -118,7 +118,7 @@ class Admission:
         if owners := self._owners(job):
             self._enter(job)
             self._unlist(job)
-            self._homeless.pop(job.id, None)
+            self._uncounted.pop(job.id, None)
             self._charge(job, owners)
 
     def forget(self, job_id: JobId) -> None:
@@ -127,7 +127,7 @@ class Admission:
         if job is not None:
             self._unlist(job)
             self._discharge(job)
-            for told in (self._too_wide, self._homeless, self._admitted, self._sent_back, self._unnoted):
+            for told in (self._too_wide, self._uncounted, self._admitted, self._sent_back, self._unnoted):
                 told.pop(job_id, None)
             job.gate = None
             if limit_of_array(job.spec) is not None:
@@ -157,14 +157,14 @@ class Admission:
 
     def servers_changed(self) -> None:
         """Servers take work again, or no more. O(jobs let through x log n)."""
-        for job_id in list(self._homeless):
+        for job_id in list(self._uncounted):
             self._send_back(self._jobs[job_id])
         for job_id in list(self._through_turns):
             job = self._jobs[job_id]
-            if job.reservation is None and not self.can_be_held(job):
+            if job.reservation is None and not self.has_servers(job):
                 self._unlist(job)
                 self._discharge(job)
-                self._homeless[job_id] = None
+                self._uncounted[job_id] = None
         self._restless = True
 
     def limit(self, owner: LimitOwner, limit: OwnerLimit, jobs: Collection[JobRecord]) -> None:
@@ -222,8 +222,8 @@ class Admission:
             if not stopped.isdisjoint(owners):
                 continue
             job = self._jobs[turn.job]
-            held = self.can_be_held(job)
-            short = [owner for owner in owners if held and self._room(owner) < job.spec.gpus]
+            counts = self.has_servers(job)
+            short = [owner for owner in owners if counts and self._room(owner) < job.spec.gpus]
             victims = self._worse_ones(job, turn, short) if short else ()
             if victims is None:
                 stopped.update(short)
@@ -262,11 +262,11 @@ class Admission:
                     self._send_back(self._jobs[turn.job])
 
     def _let(self, job: JobRecord, owners: Owners) -> None:
-        if self.can_be_held(job):
+        if self.has_servers(job):
             self._charge(job, owners)
             self._list_through(job, owners)
         else:
-            self._homeless[job.id] = None
+            self._uncounted[job.id] = None
 
     def _admit(self, job: JobRecord, owners: Owners) -> None:
         self._unlist(job)
@@ -279,7 +279,7 @@ class Admission:
 
     def _send_back(self, job: JobRecord) -> None:
         self._unlist(job)
-        self._homeless.pop(job.id, None)
+        self._uncounted.pop(job.id, None)
         self._discharge(job)
         if self._admitted.pop(job.id, None) is None:
             self._sent_back[job.id] = job

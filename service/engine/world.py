@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from policies.choose import fits_usable
+from policies.choose import UsableFit
 from policies.model.cluster import Cluster, Server
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.resources import Amounts, amounts_of, demand_of
 from policies.model.server_reservation import ServerReservation
-from policies.state.keys import GangClass, gang_class
+from policies.state.keys import gang_class
 from policies.throughput import NeverFits, times_of
 from policies.training.gpu_names import with_types_of
 from service.engine.admission import Admission
@@ -44,10 +44,8 @@ class World:
         """The jobs that wait for an unfinished job, in the order of admission. The elements of an array wait for the same jobs,
         so they are one entry, which those jobs share: a thousand elements that wait for a thousand jobs are no million."""
         self.admission = admission or Admission()
-        self.admission.can_be_held = self._can_be_held
-        self._held: dict[GangClass, bool] = {}
-        """Whether the usable servers could hold the jobs of each gang class, as far as that was asked since servers changed."""
-        self._all_usable: bool | None = None
+        self.admission.has_servers = self._has_servers
+        self._usable_fit = UsableFit()
         self._free = [(1 << server.gpus) - 1 for server in cluster.servers]
         self._spare: dict[ServerIndex, Amounts] = {}
         """CPUs and memory that no job holds, of the servers that state any."""
@@ -111,20 +109,12 @@ class World:
 
     def servers_changed(self) -> None:
         """Servers were added, or take work again or no more."""
-        self._held, self._all_usable = {}, None
+        self._usable_fit.servers_changed()
         if self.admission.limits:
             self.admission.servers_changed()
 
-    def _can_be_held(self, job: JobRecord) -> bool:
-        """Whether the usable servers could hold the job if nothing else ran. O(servers) once for each gang class."""
-        if self._all_usable is None:
-            self._all_usable = all(record.usable for record in self.servers)
-        if self._all_usable:
-            return True
-        gang = gang_class(job.spec, ())
-        if gang not in self._held:
-            self._held[gang] = fits_usable(self, job.spec)
-        return self._held[gang]
+    def _has_servers(self, job: JobRecord) -> bool:
+        return self._usable_fit.fits(self, gang_class(job.spec, ()), job.spec)
 
     def remove_job(self, job_id: JobId) -> None:
         """Remove a finished job; it must hold no GPUs."""

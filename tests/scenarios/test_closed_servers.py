@@ -39,6 +39,16 @@ def test_a_job_whose_servers_are_reserved_keeps_no_other_from_being_guarded() ->
     assert story.record("a100").attempts
 
 
+def test_a_guarded_job_whose_servers_are_reserved_is_an_ordinary_one_until_they_are_open() -> None:
+    story = cluster("1x4:V100 1x4:A100", policy("asrpt", guard_share=0.5)).reserve(1, from_s=0.0, until_s=100.0)
+    story.job("a100", runs_s=10, gpu_type="A100").until(0)
+    state = story.engine._state
+    story.job("other", runs_s=10, gpu_type="V100", at_s=1).until(1).starts("other")
+    assert state.guard.tier(story.ids["a100"]) == 1
+    state.check(story.engine.world)
+    story.until(100).starts("a100")
+
+
 @pytest.mark.parametrize(("name", "options"), [("fifo", {}), ("easy", {}), ("asrpt", {"preemption": "never"})])
 def test_strictly_in_order_a_job_whose_servers_are_away_lets_the_others_pass(
     name: str, options: dict[str, object]

@@ -128,12 +128,16 @@ def test_a_gpu_that_is_lost_takes_no_other_one_with_it(caplog: pytest.LogCapture
     assert local_cluster(4, found, "dgx").servers == (Server("dgx", 2, gpu_type="V100", gpu_memory_gib=31.7),)
 
 
-def test_gpus_of_which_none_answers_are_an_error() -> None:
+def _fails() -> None:
+    raise NvmlError(999, "Unknown Error")
+
+
+def test_gpus_of_which_none_answers_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Recorded(DGX[:2], silent={0: NvmlError(4, "No Permission"), 1: NvmlError(15, "GPU is lost")})
     with pytest.raises(GpusUnusable, match=r"none of the 2 GPUs .* \(GPU 1: GPU is lost\)"):
         detect(nvml)
     uncounted = Recorded(DGX)
-    uncounted.nvmlDeviceGetCount = lambda: 1 // 0  # type: ignore[method-assign]
+    monkeypatch.setattr(uncounted, "nvmlDeviceGetCount", _fails)
     with pytest.raises(GpusUnusable, match="does not count its GPUs"):
         detect(uncounted)
     assert (nvml.open, uncounted.open) == (0, 0)
@@ -144,9 +148,9 @@ def test_where_no_gpu_may_be_used_they_are_virtual(caplog: pytest.LogCaptureFixt
     assert caplog.messages == ["this service may use none of the machine's 3 GPUs: GPUs are virtual"]
 
 
-def test_an_nvml_that_does_not_close_does_no_harm() -> None:
+def test_an_nvml_that_does_not_close_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Recorded(DGX)
-    nvml.nvmlShutdown = lambda: 1 // 0  # type: ignore[assignment, method-assign, return-value]
+    monkeypatch.setattr(nvml, "nvmlShutdown", _fails)
     assert len(detect(nvml) or ()) == 3
 
 
