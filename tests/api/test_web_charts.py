@@ -1,5 +1,6 @@
-"""Charts and maps of pages, drawn on the server from documents of the API."""
+"""Charts, maps and totals of pages, made on the server from documents of the API."""
 
+import re
 from collections.abc import Iterator
 from math import log
 from pathlib import Path
@@ -12,13 +13,13 @@ from sqlalchemy import update
 
 from policies.model.cluster import Server
 from policies.registry import policy_names
-from service.db.tables import MODELS, PREDICTIONS, USAGE
+from service.db.tables import JOBS, MODELS, PREDICTIONS, USAGE
 from service.web.pages.predictions import compared
 from tests.api.conftest import NOW_S, World, pages_of
 from tests.api.helpers import plain_job
 from tests.api.people import submitted
 from tests.api.test_learning import add_rows, model_row
-from tests.api.test_predictions import end, said, take_in
+from tests.api.test_predictions import end, said, submit, take_in
 from tests.api.test_web_pages import HOSTILE, OUTLOOK, WHAT_IF, Elements, browser_of, simulation
 from tests.api.timelines import put, with_servers
 
@@ -173,3 +174,26 @@ def test_each_policy_has_its_place_in_the_documentation() -> None:
     text = (DOCS / "reference" / "policies.md").read_text(encoding="utf-8")
     for name in policy_names():
         assert f"\n## {name}\n" in text
+
+
+@pytest.mark.parametrize(
+    ("state", "actual", "shown"),
+    [
+        ("succeeded", 150.0, "<dt>Actual total</dt><dd>2 min 30 s, inside the interval</dd>"),
+        ("cancelled", 30.0, "<dt>Ran for</dt><dd>30 s</dd>"),
+        ("failed", 30.0, "<dt>Ran for</dt><dd>30 s</dd>"),
+        ("cancelled", None, ""),
+        ("cancelled", 0.0, ""),
+    ],
+)
+def test_only_a_job_that_succeeded_has_an_actual_total(
+    client: Client, app: FastAPI, world: World, state: str, actual: float | None, shown: str
+) -> None:
+    job = submit(client)
+    take_in(world, job, said())
+    end(world, [job])
+    world.database.execute(update(JOBS).where(JOBS.c.id == job).values(state=state))
+    world.database.execute(update(PREDICTIONS).where(PREDICTIONS.c.job_id == job).values(actual=actual))
+    with browser_of(app, world.token) as browser:
+        page = browser.get(f"/jobs/{job}").text
+    assert "".join(re.findall("<dt>(?:Actual total|Ran for)</dt><dd>.*?</dd>", page)) == shown
