@@ -1,17 +1,18 @@
 """Periodic forecasts for the whole queue: make them, store them, and score them when their milestones are reached.
 
-A forecast of a job is stored soon after its submission, and again whenever the time since its first forecast has doubled. So the
-number of rows grows with the logarithm of the job's lifetime. One forecast covers all jobs, so its cost does not depend on the
-number of jobs that are due.
+A forecast of a job is stored soon after its submission, again whenever the time since its first forecast has doubled, and earlier
+where the expected time of the last one has passed. So the number of rows grows with the logarithm of the job's lifetime. One
+forecast covers all jobs, so its cost does not depend on the number of jobs that are due.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Protocol
 
 from policies.model.ids import JobId
+from policies.model.reasons import Reason
 from service.db.forecasts import (
     ForecastTimes,
     NewForecast,
@@ -23,12 +24,16 @@ from service.db.forecasts import (
 from service.db.session import Database
 from service.domain.forecast_scores import Milestone
 from service.forecast.forecast import Forecast, JobForecast, NoForecast
+from service.forecast.forecaster import Unfinished
 
 FORECAST_DISTANCE_S_MIN = 60.0
 """Minimum time between two stored forecasts of a job."""
 
-FORECASTS_MAX = 20
-"""Most stored forecasts of one job. With doubling distances they span more than the lifetime of any job."""
+OVERDUE_GROWTH = 0.25
+"""Minimum time between two stored forecasts of an overdue job, over the time that the stored ones span."""
+
+FORECASTS_MAX = 40
+"""Most stored forecasts of one job. If every one is overdue they span five days, otherwise more than any job's lifetime."""
 
 SCORED_AT_ONCE_MAX = 1000
 """Most forecasts scored in one transaction, so that it holds the write lock only for a short time."""
@@ -58,6 +63,10 @@ class ForecastKeeper:
         self._known: dict[JobId, ForecastTimes] = {}
         self._without_forecast: set[JobId] = set()
         """Jobs without a forecast in the database, so that it is not queried for them again."""
+        self._unfinished: Mapping[JobId, Unfinished] = {}
+        """As they were in the last run."""
+        self._silent: dict[JobId, Reason | None] = {}
+        """Jobs whose last forecast has neither start nor end (held ones), with their reason then."""
         self._not_before_s = 0.0
         self._logged_reason = ""
 
@@ -69,12 +78,12 @@ class ForecastKeeper:
             except Exception:
                 logger.exception("forecasts could not be stored")
 
-    def run(self, source: Source, unfinished: Callable[[], Iterable[JobId]]) -> None:
+    def run(self, source: Source, unfinished: Callable[[], Mapping[JobId, Unfinished]]) -> None:
         """The scheduled job: score settled forecasts; make a forecast if a job is due and the ratio allows it."""
         self._score()
         if time.monotonic() < self._not_before_s:
             return
-        jobs = list(unfinished())
+        jobs = unfinished()
         if len(jobs) > self._jobs_max:
             self._log_once(f"more than {self._jobs_max} jobs are unfinished (forecast_jobs_max)")
             return
@@ -106,24 +115,33 @@ class ForecastKeeper:
             if scored < SCORED_AT_ONCE_MAX:
                 return
 
-    def _any_due(self, jobs: list[JobId]) -> bool:
+    def _any_due(self, jobs: Mapping[JobId, Unfinished]) -> bool:
         now_s = self._now_s()
         with self._lock:
-            self._learn(jobs)
+            self._unfinished = jobs
+            self._learn(jobs.keys())
             return any(self._due(job, now_s) for job in jobs)
 
     def _due(self, job: JobId, now_s: float) -> bool:
+        found = self._unfinished.get(job)
+        if job in self._silent:
+            # Otherwise held jobs would be due at each run.
+            return found is not None and found.reason is not self._silent[job]
         known = self._known.get(job)
         if known is None:
             return True
-        return known.times < FORECASTS_MAX and now_s - known.last_s >= max(
-            FORECAST_DISTANCE_S_MIN, known.last_s - known.first_s
-        )
+        expected_s = known.finish_s
+        if found is not None and found.waiting:
+            expected_s = min(expected_s, known.start_s)
+        growth = 1.0 if now_s < expected_s else OVERDUE_GROWTH
+        distance_s = max(FORECAST_DISTANCE_S_MIN, growth * (known.last_s - known.first_s))
+        return known.times < FORECASTS_MAX and now_s - known.last_s >= distance_s
 
-    def _learn(self, jobs: Iterable[JobId]) -> None:
+    def _learn(self, jobs: Collection[JobId]) -> None:
         """Drop jobs that have ended, and load the forecast times of new jobs (after a restart: of all jobs)."""
         present = set(jobs)
         self._known = {job: times for job, times in self._known.items() if job in present}
+        self._silent = {job: reason for job, reason in self._silent.items() if job in present}
         self._without_forecast &= present
         unknown = present - self._known.keys() - self._without_forecast
         if unknown:
@@ -133,17 +151,28 @@ class ForecastKeeper:
 
     def _store(self, cycle: int, forecast: Forecast) -> None:
         now_s = forecast.now_s
-        self._learn(forecast.jobs)
-        due = [each for job, each in forecast.jobs.items() if self._due(job, now_s)]
+        self._learn(forecast.jobs.keys())
+        told = [each for each in forecast.jobs.values() if each.start is not None or each.finish is not None]
+        due = [each for each in told if each.job in self._silent or self._due(each.job, now_s)]
         rows = [row for each in due for row in _rows(cycle, forecast, each)]
         if rows:
             with self._database.writing() as session:
                 store_forecasts(session.connection(), rows)
-        # Include jobs without a spread (held jobs); otherwise they would be due at each run.
+        for job, each in forecast.jobs.items():
+            if each.start is None and each.finish is None:
+                found = self._unfinished.get(job)
+                self._silent[job] = found.reason if found is not None else None
         for each in due:
-            known = self._known.get(each.job, ForecastTimes(now_s, now_s, 0))
-            self._known[each.job] = ForecastTimes(known.first_s, now_s, known.times + 1)
+            self._silent.pop(each.job, None)
             self._without_forecast.discard(each.job)
+            known = self._known.get(each.job, ForecastTimes(now_s, now_s, 0))
+            self._known[each.job] = ForecastTimes(
+                known.first_s,
+                now_s,
+                known.times + 1,
+                start_s=each.start.p50_s if each.start is not None else known.start_s,
+                finish_s=each.finish.p50_s if each.finish is not None else known.finish_s,
+            )
 
 
 def _rows(cycle: int, forecast: Forecast, job: JobForecast) -> Iterator[NewForecast]:

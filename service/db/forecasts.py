@@ -5,6 +5,7 @@ Scoring reads the jobs' rows and events, so it may run late or twice with the sa
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import inf
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Row, and_, bindparam, func, insert, or_, select, update
@@ -51,11 +52,13 @@ class NewForecast:
 
 
 class ForecastTimes(NamedTuple):
-    """When a job was first and last forecast, and how often."""
+    """When a job was first and last forecast, how often, and the newest p50 of its start and its end; infinite without one."""
 
     first_s: float
     last_s: float
     times: int
+    start_s: float = inf
+    finish_s: float = inf
 
 
 def store_forecasts(connection: Connection, forecasts: Sequence[NewForecast]) -> None:
@@ -75,10 +78,11 @@ def forecast_times(connection: Connection, jobs: Collection[JobId]) -> Mapping[J
             .where(FORECASTS.c.job_id.in_(part))
             .group_by(FORECASTS.c.job_id)
         )
-        found.update(
-            (JobId(job), ForecastTimes(first_s, last_s, count))
-            for job, first_s, last_s, count in connection.execute(statement)
-        )
+        newest = newest_forecasts(connection, part)
+        for job, first_s, last_s, count in connection.execute(statement):
+            expected = {each: row.p50_s for each, row in newest[job].items()}
+            start_s, finish_s = (expected.get(each, inf) for each in (Milestone.START, Milestone.FINISH))
+            found[JobId(job)] = ForecastTimes(first_s, last_s, count, start_s, finish_s)
     return found
 
 

@@ -16,6 +16,7 @@ from policies.choose import Candidate, find
 from policies.model.estimate import Estimate, Prediction, PredictionRequest
 from policies.model.ids import JobId, ServerIndex
 from policies.model.job import JobSpec
+from policies.model.reasons import Reason
 from policies.model.resources import Amounts
 from policies.placement.pool import FreePool
 from policies.throughput import NeverFits, times_of
@@ -55,6 +56,13 @@ class PlannedJob:
     fits_now: bool
     outlook: JobForecast | None
     reason: str | None
+
+
+class Unfinished(NamedTuple):
+    """A job that has not ended: why it is where it is, and whether it competes for GPUs."""
+
+    reason: Reason
+    waiting: bool
 
 
 class Planned(NamedTuple):
@@ -129,9 +137,11 @@ class Forecaster:
         kept = self._kept
         return kept.answer if kept is not None and isinstance(kept.answer, Forecast) else None
 
-    def unfinished(self) -> Sequence[JobId]:
+    def unfinished(self) -> Mapping[JobId, Unfinished]:
         """The jobs that are unfinished after the newest cycle."""
-        return self._loop.read(lambda engine: tuple(engine.world.jobs))
+        return self._loop.read(
+            lambda engine: {job.id: Unfinished(job.reason, job.waiting) for job in engine.world.jobs.values()}
+        )
 
     def plan(self, specs: Sequence[JobSpec]) -> Planned:
         """Forecast these jobs as if they were submitted now. Stores nothing."""

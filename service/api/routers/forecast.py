@@ -76,8 +76,8 @@ def forecast_accuracy(
 
 @routes.read("/jobs/{job_id}/forecasts", READ_JOB, "List a job's forecast records", 404)
 def job_forecasts(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[ToldDocument]:
-    """Oldest first. A forecast is recorded soon after submission and each time the job's age has doubled. It is scored when the
-    job starts or ends.
+    """Oldest first. A forecast is recorded soon after submission, each time the job's age has doubled, and earlier where the
+    expected time has passed. It is scored when the job starts or ends.
     """
     scope = f"forecasts {job_id}"
     after = paging.position(scope, SERIAL) or 0

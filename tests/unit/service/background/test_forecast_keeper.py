@@ -32,6 +32,7 @@ from service.domain.forecast_scores import Milestone
 from service.engine.events import JobEvent
 from service.engine.record import JobRecord
 from service.forecast.forecast import Forecast, JobForecast, NoForecast, Spread
+from service.forecast.forecaster import Unfinished
 from tests.conformance.store_suite import SPEC, Driver, ended, start, touched
 
 
@@ -123,7 +124,7 @@ def test_a_job_is_forecast_again_when_its_time_has_doubled(shelf: Shelf) -> None
     kept = []
     for at_s in range(1000, 2001, 10):
         before = len(shelf.rows())
-        shelf.tell(told(1), at_s=float(at_s))
+        shelf.tell(told(1, finish_s=9000.0), at_s=float(at_s))
         if len(shelf.rows()) > before:
             kept.append(at_s - 1000)
         if at_s == 1300:
@@ -139,7 +140,7 @@ def test_the_number_of_forecasts_of_a_job_is_limited(shelf: Shelf, monkeypatch: 
     assert len(shelf.rows()) == 6
     with shelf.database.reading() as session:
         assert forecast_times(session.connection(), [JobId(1), JobId(9)]) == {
-            JobId(1): ForecastTimes(1060.0, 1240.0, 3)
+            JobId(1): ForecastTimes(1060.0, 1240.0, 3, 1100.0, 1200.0)
         }
 
 
@@ -254,6 +255,7 @@ class Asked:
     jobs: list[JobForecast]
     refusal: str = ""
     times: int = 0
+    reasons: dict[JobId, Reason] = field(default_factory=dict)
 
     def current(self) -> Forecast:
         self.times += 1
@@ -263,8 +265,12 @@ class Asked:
         self.shelf.keeper.keep(1, found)
         return found
 
-    def unfinished(self) -> list[JobId]:
-        return [job.job for job in self.jobs]
+    def unfinished(self) -> dict[JobId, Unfinished]:
+        return {job.job: queued(self.reasons.get(job.job, Reason.RESOURCES)) for job in self.jobs}
+
+
+def queued(reason: Reason = Reason.RESOURCES) -> Unfinished:
+    return Unfinished(reason, waiting=reason is not Reason.HELD)
 
 
 def test_a_forecast_is_made_only_when_a_job_is_due(shelf: Shelf) -> None:
@@ -278,17 +284,63 @@ def test_a_forecast_is_made_only_when_a_job_is_due(shelf: Shelf) -> None:
 
     assert [run(at_s) for at_s in (1000.0, 1010.0, 1059.0, 1060.0)] == [1, 1, 1, 2]
     source.jobs.append(JobForecast(JobId(2), None, None, 16, "told", "It is held by a user."))
+    source.reasons[JobId(2)] = Reason.HELD
+    source.jobs[0] = told(1, 1e6, 1e6)
     assert [run(at_s) for at_s in (1070.0, 1080.0, 1090.0)] == [3, 3, 3], "a held job calls once, not every time"
     assert len(shelf.rows()) == 4
     source.jobs.clear()
     assert run(9000.0) == 3
 
 
+def test_a_job_is_forecast_as_soon_as_it_is_released(shelf: Shelf) -> None:
+    """However long it was held, before which a forecast was recorded or not."""
+    shelf.submit(2)
+    source = Asked(shelf, [told(1)])
+
+    def run(at_s: float) -> list[float]:
+        shelf.now_s = at_s
+        shelf.keeper.run(source, source.unfinished)
+        return sorted({row.made_at_s for row in shelf.rows() if row.job_id == 1})
+
+    assert run(1000.0) == [1000.0]
+    source.jobs[0] = JobForecast(JobId(1), None, None, 16, "told", "It is held by a user.")
+    source.reasons[JobId(1)] = Reason.HELD
+    for at_s in (2000.0, 9000.0, 50_000.0):
+        assert run(at_s) == [1000.0]
+    assert source.times == 2
+    source.jobs[0] = told(1, 60_000.0, 70_000.0)
+    source.reasons[JobId(1)] = Reason.RESOURCES
+    assert run(50_010.0) == [1000.0, 50_010.0]
+
+
+def test_a_job_that_is_late_is_forecast_again(shelf: Shelf) -> None:
+    """Its start while it waits, its end always; each time after a quarter of the time on record, also after a restart."""
+    shelf.submit(1)
+    source, waiting = Asked(shelf, [told(1, 1900.0, 9e9)]), [True]
+
+    def kept(times: range) -> list[float]:
+        before = len(shelf.rows())
+        for at_s in times:
+            shelf.now_s = float(at_s)
+            shelf.keeper.run(source, lambda: {JobId(1): Unfinished(Reason.RESOURCES, waiting[0])})
+            if at_s == 2150:
+                shelf.restart()
+        return sorted({row.made_at_s - 1000.0 for row in shelf.rows()[before:]})
+
+    assert kept(range(1000, 1890, 10)) == [0.0, 60.0, 120.0, 240.0, 480.0]
+    source.jobs[0] = told(1, 2100.0, 9e9)
+    assert kept(range(1890, 2300, 10)) == [900.0, 1130.0], "the second at 2130: a quarter of 900 s after 1900"
+    waiting[0], source.jobs[0] = False, told(1, None, 2200.0)
+    assert kept(range(2300, 5000, 10)) == [2260.0, 2830.0, 3540.0], (
+        "only once its first end, unknown before, is on record"
+    )
+
+
 def test_each_run_scores_settled_forecasts(shelf: Shelf) -> None:
     (job,) = shelf.submit(1)
     shelf.tell(told(1))
     shelf.driver.commit(ends(job, 1300.0))
-    shelf.keeper.run(Asked(shelf, []), list)
+    shelf.keeper.run(Asked(shelf, []), dict)
     assert [row.scored_at_s for row in shelf.rows()] == [1000.0, 1000.0]
 
 
@@ -300,7 +352,7 @@ def test_the_database_is_queried_once_for_each_job(shelf: Shelf, monkeypatch: py
     )
     source = Asked(shelf, [], refusal="No unfinished job has a prediction yet.")
     for jobs in ([1], [1], [1, 2], [1, 2, 3, 4], [2]):
-        shelf.keeper.run(source, lambda jobs=jobs: [JobId(job) for job in jobs])
+        shelf.keeper.run(source, lambda jobs=jobs: {JobId(job): queued() for job in jobs})
     assert asked == [{1}, {2}]
     assert source.times == 4
 
@@ -309,7 +361,7 @@ def test_a_run_without_settled_forecasts_takes_no_write_lock(shelf: Shelf) -> No
     shelf.submit(1)
     shelf.tell(told(1))
     with shelf.database.writing():
-        shelf.keeper.run(Asked(shelf, [told(1)]), lambda: [JobId(1)])
+        shelf.keeper.run(Asked(shelf, [told(1)]), lambda: {JobId(1): queued()})
 
 
 def test_a_long_computation_is_followed_by_a_pause(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
