@@ -122,6 +122,11 @@ class ProcessEngine:
         with self._lock:
             return [job.state for job in self._jobs.values() if job.launch.attempt == attempt]
 
+    def limits_s(self, attempt: str) -> list[float | None]:
+        """How long the submissions of an attempt were said to take at most."""
+        with self._lock:
+            return [job.launch.limit_s for job in self._jobs.values() if job.launch.attempt == attempt]
+
     def held(self) -> int:
         """GPUs that are not free."""
         with self._lock:

@@ -50,6 +50,7 @@ class Scripted(SlurmCommands):
         self.rows: list[dict[str, object]] = []
         self.node_rows = [node("n1"), node("n2"), node("n3", gres=""), node("n4", partitions=["other"])]
         self.partition, self.limit, self.state = PARTITION, "UNLIMITED", "UP"
+        self.reservations = "No reservations in the system\n"
         self.calls: list[tuple[str, ...]] = []
         self.script = b""
         self.users: list[str | None] = []
@@ -87,6 +88,8 @@ class Scripted(SlurmCommands):
             return "".join(f"{word}{listed(r)}\n" for r in self.rows)
         if arguments[-3:-1] == ("show", "job"):
             return next((shown(r) for r in self.rows if str(r["job_id"]) == arguments[-1]), "")
+        if arguments[-1] == "reservation":
+            return self.reservations
         return self.partition.format(limit=self.limit, state=self.state)
 
     def last(self, command: str) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from service.slurm.commands import SlurmCommands, SlurmRefused, SlurmUnreadable, failure
 from service.slurm.jobs import LINE_FORMAT, JobLine, SlurmJob, listed_job, parse_jobs, parse_line
 from service.slurm.nodes import SlurmNode, parse_nodes
+from service.slurm.reservations import SlurmReservation
 from service.slurm.text import expand_hosts, parse_shown
 
 TESTED_VERSION: Final = "22.05.8"
@@ -81,6 +82,20 @@ class Slurm:
             )
             for block in shown
             if "PartitionName" in block
+        ]
+
+    def reservations(self) -> list[SlurmReservation]:
+        """All reservations of nodes that Slurm shows to this user."""
+        shown = parse_shown(self.commands.run("scontrol", "--all", "--oneliner", "show", "reservation"))
+        return [
+            SlurmReservation(
+                name=block["ReservationName"],
+                nodes=frozenset(expand_hosts(block.get("Nodes"))),
+                starts_at_s=float(block["StartTime"]),
+                ends_at_s=float(block["EndTime"]),
+            )
+            for block in shown
+            if "ReservationName" in block and block["StartTime"].isdecimal() and block["EndTime"].isdecimal()
         ]
 
     def config(self) -> Mapping[str, str]:

@@ -15,6 +15,7 @@ import pytest
 
 from policies.model.cluster import Cluster
 from policies.model.ids import AttemptId, JobId
+from policies.model.job import PreemptionSignal
 from policies.model.reasons import Reason
 from service.engine.events import Report, ReportKind
 from service.engine.ports import AttemptStatus, ExecutorUnavailable
@@ -248,6 +249,20 @@ class TestFaultsThatNoRealEngineCanBeGiven:
             go.touch()
             assert (house.wait_end().exit_code, house.runs()) == (0, 1)
         assert [house.wait_end(f"{job}.1").exit_code for job in jobs] == [0] * len(jobs)
+
+    def test_the_engine_is_told_how_long_an_attempt_takes_at_most(
+        self, house: ClusterHouse, engine: ProcessEngine
+    ) -> None:
+        """Its walltime, its grace period, and a quarter of an hour for what comes before and after."""
+        warned = PreemptionSignal(grace_s=40.0)
+        house.executor.send(
+            [
+                launch(house.command_of_runs(), walltime_s=600.0, preemption=warned),
+                launch(house.command_of_runs(), job=2),
+            ]
+        )
+        assert [house.wait_end(attempt).exit_code for attempt in ("1.1", "2.1")] == [0, 0]
+        assert (engine.limits_s("1.1"), engine.limits_s("2.1")) == ([1540.0], [None])
 
     def test_a_launch_that_a_former_leader_is_still_preparing_never_runs_after_its_stop(
         self, tmp_path: Path, engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch

@@ -37,7 +37,14 @@ The shell stays the first process of its namespace, so that it collects the proc
 """
 
 
-_PARTS: Final = ("test_slurm_service.py", "test_slurm*.py", "test_ray*.py", "test_graph*.py", "test_*.py")
+_PARTS: Final = (
+    "test_slurm_service.py",
+    "test_ray_service.py",
+    "test_slurm*.py",
+    "test_ray*.py",
+    "test_graph*.py",
+    "test_*.py",
+)
 """Files that run one after another, beside those of the other parts. The first pattern that fits counts."""
 
 

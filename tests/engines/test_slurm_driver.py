@@ -288,6 +288,38 @@ def test_extra_arguments_replace_those_of_the_driver(slurm_cluster: SlurmCluster
     assert next(one for one in slurm_cluster.slurm.jobs() if str(one.id) == job).tres["mem"] == "123M"
 
 
+def test_jobs_start_before_a_reservation_and_end_when_it_begins(
+    driver: SlurmDriver, slurm_cluster: SlurmCluster, folder: Path
+) -> None:
+    """Without a limit Slurm would let them wait until it is over."""
+    run = slurm_cluster.commands.run
+
+    def reserve(name: str, node: str, minutes: int) -> None:
+        start = f"starttime=now+{minutes}minutes"
+        run("scontrol", "create", "reservation", f"ReservationName={name}", start, "duration=60", "users=root",
+            "flags=maint", f"nodes={node}")  # fmt: skip
+
+    reserve("fans", "node1", 20)
+    reserve("soon", "node2", 5)
+    try:
+        nodes = {node.server.name: node for node in driver.nodes()}
+        assert (nodes["node1"].state, nodes["node2"].state) == (NodeState.UP, NodeState.DRAINED)
+        assert nodes["node2"].detail.startswith("Slurm's reservation 'soon' begins at ")
+        job = driver.submit(_launch(folder, ("node1", 1), plan="import time; time.sleep(600)"))
+        _wait(driver, job, EngineJobState.RUNNING)
+        (found,) = [one for one in slurm_cluster.slurm.jobs() if str(one.id) == job]
+        assert found.time_limit_s == 19 * 60.0
+    finally:
+        run("scontrol", "delete", "ReservationName=soon")
+        slurm_cluster.commands.run("scancel", "--user=root")
+        wait_for(lambda: not _alive(driver), "no job runs")
+        run("scontrol", "delete", "ReservationName=fans")
+
+
+def _alive(driver: SlurmDriver) -> bool:
+    return any(job.state is not EngineJobState.ENDED for job in driver.jobs())
+
+
 def test_a_controller_that_is_away(driver: SlurmDriver, slurm_cluster: SlurmCluster, folder: Path) -> None:
     job = driver.submit(_launch(folder, ("node1", 1), plan="import time; time.sleep(600)"))
     _seen(folder, "node1")

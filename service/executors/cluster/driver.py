@@ -46,7 +46,8 @@ class NodeLaunch:
     ``program`` is an argument list that the engine starts once on each server, with ``plan`` as its standard input. In its
     environment ``SOONER_NODE`` is the name of the server, and ``SOONER_LAUNCH`` a word that no other submission has: of two
     submissions of one attempt, the node program lets only one run. ``user``: the system user, None for that of the service.
-    ``shares`` are in the order of the node ranks.
+    ``shares`` are in the order of the node ranks. ``limit_s``: how long it takes at most, with all that comes before and after
+    the program; None where that is not known.
     """
 
     attempt: AttemptId
@@ -54,6 +55,7 @@ class NodeLaunch:
     program: tuple[str, ...]
     plan: bytes
     user: str | None = None
+    limit_s: float | None = None
 
 
 class EngineJobState(StrEnum):

@@ -68,6 +68,8 @@ _GAP = 0.2
 """Least time between two answers of the engine, as a part of the poll period: a change of an attempt asks at once."""
 _NODES_S = 1.0
 """Least time between two looks at the engine's servers: they change rarely, and nothing waits for it."""
+_AROUND_S = 900.0
+"""What an attempt takes beside its program and its stop at most: until all servers have begun, and while the service is away."""
 _RUNNING_S = 1.0
 _LOOKS_PER_S = 500.0
 """Most looks at running attempts in a second, for their progress. A change in the engine has an attempt looked at at once."""
@@ -553,7 +555,9 @@ class ClusterExecutor:
             NodeShare(name, count, amounts.cpus or None, amounts.memory_mib or None)
             for name, count, amounts in zip(record.servers, gpus, taken, strict=True)
         )
-        return NodeLaunch(launch.attempt, shares, self._program, plan, self._user_of(launch))
+        walltime_s = launch.spec.walltime_s
+        limit_s = None if walltime_s is None else walltime_s + record.grace_s + _AROUND_S
+        return NodeLaunch(launch.attempt, shares, self._program, plan, self._user_of(launch), limit_s)
 
     def _user_of(self, launch: Launch) -> str | None:
         """Raises NoAccount."""

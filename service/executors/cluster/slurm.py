@@ -41,6 +41,7 @@ from service.slurm.commands import SlurmCommands, SlurmError, SlurmNotNow, Slurm
 from service.slurm.jobs import JobLine, SlurmJob
 from service.slurm.nodes import SlurmNode
 from service.slurm.pending import never_starts
+from service.slurm.reservations import SlurmReservation, closed_for, next_of, time_limit_min
 from service.slurm.text import expand_hosts, number_before_unit
 
 logger = logging.getLogger(__name__)
@@ -149,6 +150,7 @@ class SlurmDriver:
         self._own_user = own_user()
         self._nodes: Mapping[str, SlurmNode] = {}
         self._racks: Mapping[str, str] | None = None
+        self._reservations: Sequence[SlurmReservation] = ()
         self._found_partition: SlurmPartition | None = None
         self._owners: Mapping[str, str] = {}
         self._failed_nodes: dict[int, tuple[str, ...]] = {}
@@ -354,15 +356,19 @@ class SlurmDriver:
         if self._racks is None:
             self._racks = self._slurm.racks()
         kept = sorted((node for node in usable if node.name not in mixed), key=lambda node: node.name)
+        # Jobs that are submitted into a reservation are Slurm's to place in time.
+        inside = any(option.startswith("--reservation") for option in self._options.extra_args)
+        self._reservations = () if inside else self._slurm.reservations()
+        if inside:
+            kept = [replace(node, flags=node.flags - {"RESERVED"}) for node in kept]
         closed = "" if partition.up else f"the partition {partition.name!r} is not UP"
         return [self._engine_node(node, self._racks.get(node.name, "r1"), closed) for node in kept]
 
     def _engine_node(self, node: SlurmNode, rack: str, closed: str) -> EngineNode:
-        server = Server(node.name, node.gpus, gpu_type=node.gpu_type or UNTYPED, rack=rack)
-        if any(option.startswith("--reservation") for option in self._options.extra_args):
-            node = replace(node, flags=node.flags - {"RESERVED"})
+        server, now_s = Server(node.name, node.gpus, gpu_type=node.gpu_type or UNTYPED, rack=rack), time.time()
         if node.down or node.drained:
             return EngineNode(server, NodeState.DOWN if node.down else NodeState.DRAINED, node.address, node.why)
+        closed = closed or closed_for(next_of(self._reservations, [node.name], now_s), now_s)
         return EngineNode(server, NodeState.DRAINED if closed else NodeState.UP, node.address, closed)
 
     def close(self) -> None:
@@ -407,8 +413,9 @@ class SlurmDriver:
 
     def _common(self, launch: NodeLaunch) -> list[str]:
         """The arguments that are the same for all nodes; later components inherit them."""
-        limit_s = self._partition().time_limit_s
-        options = self._options
+        options, now_s = self._options, time.time()
+        reserved = next_of(self._reservations, [share.server for share in launch.shares], now_s)
+        limit_min = time_limit_min(self._partition().time_limit_s, launch.limit_s, reserved, now_s)
         return [
             "--parsable",
             f"--job-name=sooner-{launch.attempt}",
@@ -421,8 +428,8 @@ class SlurmDriver:
             "--input=/dev/null",
             "--output=/dev/null",
             "--error=/dev/null",
-            # Without a limit where the partition has none: how long a job may run is a matter of its specification.
-            f"--time={'UNLIMITED' if limit_s is None else max(1, int(limit_s // 60))}",
+            # Sooner itself ends a job at its walltime. Slurm only plans with it, and starts nothing that may meet a reservation.
+            f"--time={'UNLIMITED' if limit_min is None else limit_min}",
             f"--partition={self._partition().name}",
             *([f"--account={options.account}"] if options.account is not None else []),
         ]
