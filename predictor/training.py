@@ -32,7 +32,7 @@ ESTIMATORS: Final[Mapping[str, Callable[[], Estimator]]] = {
 }
 """Every model that is trained."""
 HEAD_ROWS_MIN: Final = 100
-"""Labelled jobs that a head needs before it is trained."""
+"""Labelled jobs that a head needs before it is trained, each submitted after the end of another one."""
 TEST_RATIO: Final = 0.4
 TEST_ROWS_MAX: Final = 2_000
 """The gate tests on the newest 40% of the jobs, at most this many: the workload as it is now."""
@@ -170,6 +170,13 @@ def _version(heads: Mapping[Unit, Sequence[Example]], seed: int, libraries: Mapp
     return f"m-{digest.hexdigest()[:12]}"
 
 
+def _too_few(labelled: int, usable: int) -> str:
+    needed = f"a training needs at least {HEAD_ROWS_MIN} labelled jobs"
+    if labelled < HEAD_ROWS_MIN:
+        return f"{needed} (got {labelled})"
+    return f"{needed} that were submitted after the end of another one (got {usable} of {labelled})"
+
+
 def train(rows: Iterable[EndedRow], *, seed: int, on_tested: Tested | None = None) -> TrainedModel:
     """Train from ended jobs, sorted by submission. Streams: memory holds the newest 40,000 examples of each head.
 
@@ -182,10 +189,11 @@ def train(rows: Iterable[EndedRow], *, seed: int, on_tested: Tested | None = Non
         for unit, example in examples.items():
             # Packed: as Python numbers the features of 40,000 examples take 100 MB, in an array a quarter.
             newest[unit].append(replace(example, features=array("d", example.features)))
-    enough = {unit: tuple(examples) for unit, examples in newest.items() if len(examples) >= HEAD_ROWS_MIN}
+    # From a job that was submitted before the first of its unit ended, such as one of a first array, no model can learn.
+    usable = {unit: sum(example.base == example.base for example in examples) for unit, examples in newest.items()}
+    enough = {unit: tuple(newest[unit]) for unit in UNITS if usable[unit] >= HEAD_ROWS_MIN}
     if not enough:
-        have = max(len(examples) for examples in newest.values())
-        raise TrainingError(f"a training needs at least {HEAD_ROWS_MIN} labelled jobs (got {have})")
+        raise TrainingError(_too_few(max(map(len, newest.values())), max(usable.values())))
     libraries = library_versions()
     return TrainedModel(
         version=_version(enough, seed, libraries),

@@ -104,6 +104,20 @@ def test_too_few_jobs_say_how_many_it_takes() -> None:
         train(rows, seed=0)
 
 
+def test_jobs_that_all_came_before_the_first_end_teach_no_model() -> None:
+    """An array that was submitted at once, and nothing before it."""
+    rows = [ended_row(ended(job, None, service_s=100.0 + job)) for job in range(150)]
+    with pytest.raises(TrainingError, match=r"submitted after the end of another one \(got 0 of 150\)"):
+        train(rows, seed=0)
+
+
+def test_a_first_array_with_progress_does_not_keep_the_other_head_from_its_training() -> None:
+    past = recurring_history(120, reports=False)
+    first = [ended(job, 1_000.0 + job, submitted_at_s=past[-1].submitted_at_s) for job in range(200, 320)]
+    model = train(map(ended_row, [*past, *first]), seed=0)
+    assert list(model.heads) == [Unit.SERVICE_S]
+
+
 class Spy(QuantileForest):
     """Notes from how many jobs it is fitted, and predicts nothing."""
 
