@@ -11,8 +11,8 @@ Output: the model folder of :mod:`predictor.artifacts`, written atomically. Stan
 ``{"version", "sha256", "promotable"}``. ``--sheet FILE`` writes what would have been served for the newest tested jobs, for
 a replay (:mod:`predictor.replay_sheet`); with ``--champion DIR`` also those of the model that serves.
 
-Exit codes: 0 trained (whether or not a model passed the gate), 1 too few jobs, 2 wrong usage or input. The caller sets the time,
-processor and memory limits; killing the process at any time leaves no partial folder.
+Exit codes: 0 trained (whether or not a model passed the gate), 2 wrong usage or input, 3 too few jobs; 1 is that of an unforeseen
+error. The caller sets the time, processor and memory limits; killing the process at any time leaves no partial folder.
 """
 
 import argparse
@@ -28,6 +28,9 @@ from predictor.errors import ArtifactError, TrainingError
 from predictor.prequential import Run, Served
 from predictor.rows import RowError, newest_by_submission, read_jsonl
 from predictor.training import TrainedModel, train
+
+EXIT_TOO_FEW: Final = 3
+"""Not 1, with which Python ends a program after an exception."""
 
 HISTORY_ROWS_MAX: Final = 200_000
 """Bounds the memory of a training (about 200 MB). Older jobs are no longer among the newest 20 of their groups."""
@@ -81,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except TrainingError as error:
         print(error, file=sys.stderr)
-        return 1
+        return EXIT_TOO_FEW
     if options.sheet:
         champion = _champion(options.champion, options.champion_sha256)
         replay_sheet.write_sheet(options.sheet, tested, champion, options.sheet_jobs)

@@ -23,7 +23,7 @@ from predictor.artifacts import ModelState, ModelVersion, load_version
 from predictor.errors import ArtifactError
 from predictor.rows import rows_to_jsonl
 from predictor.serving import LivePredictor
-from predictor.train_process import load_result
+from predictor.train_process import EXIT_TOO_FEW, load_result
 from service.background.promotion import decide
 from service.background.replay_models import Setup
 from service.config.policy import configured_options
@@ -54,9 +54,6 @@ _LEASE_GRACE_S = 60.0
 
 AGAIN_S = 1.0
 """Pause between two attempts to record the end of a training when the database does not answer."""
-
-_TOO_LITTLE = 1
-"""Exit code of the training process if there are too few labels."""
 
 
 class TrainingUnderWay(RuntimeError):
@@ -278,7 +275,7 @@ class Trainer:
         if ended.limit:
             raise _Ended("timeout" if ended.timed_out else "failed", f"{ended.limit}; the old champion stays")
         if ended.code != 0:
-            raise _Ended("too_little" if ended.code == _TOO_LITTLE else "failed", ended.last_line)
+            raise _Ended("too_little" if ended.code == EXIT_TOO_FEW else "failed", ended.last_line)
         return load_result(out)
 
     def _champion_arguments(self) -> list[str]:

@@ -250,7 +250,7 @@ def test_the_process_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFi
     assert train_process.main(["--input", str(rows), "--out", str(out)]) == 2
     assert "No such file" in capsys.readouterr().err
     rows_to_jsonl(rows, recurring_history(20))
-    assert train_process.main(["--input", str(rows), "--out", str(out)]) == 1
+    assert train_process.main(["--input", str(rows), "--out", str(out)]) == train_process.EXIT_TOO_FEW
     assert "needs at least 100 labelled jobs (got 20)" in capsys.readouterr().err
     assert not out.exists()
     out.mkdir()

@@ -1,5 +1,6 @@
 """The trainer on a real database and in real training processes: when it starts, how it ends, and what serves afterwards."""
 
+import gzip
 import os
 import signal
 import time
@@ -219,6 +220,23 @@ def test_a_killed_training_keeps_the_champion(database: Database, tmp_path: Path
     assert found is not None
     assert found.id == champion
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["earlier"], "no half model stays"
+    trainer.close()
+
+
+def test_a_training_that_fails_unforeseen_is_not_one_of_too_few_jobs(
+    database: Database, tmp_path: Path, now: Now, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python ends a program with exit code 1 after any exception, such as that of a full disk or of a file that is cut short."""
+
+    def cut_short(path: Path, labels: object) -> int:
+        path.write_bytes(gzip.compress(b"{}")[:15])
+        return 0
+
+    monkeypatch.setattr(retrain, "rows_to_jsonl", cut_short)
+    trainer = _trainer(database, tmp_path, now)
+    closed = _finish(trainer, trainer.start(), database)
+    assert closed["outcome"] == "failed"
+    assert str(closed["detail"]).startswith("EOFError")
     trainer.close()
 
 
