@@ -120,11 +120,15 @@ def request_submission(request: PredictionRequest) -> Submission:
 
 
 def ended_row(label: EndedJob) -> EndedRow:
-    """The row of a job that has ended. A profile run says how fast the program is, and nothing about how long it trains."""
+    """The row of a job that has ended. A profile run says how fast the program is, and nothing about how long it trains.
+
+    The clock of the service that took a job may be ahead of the leader's, by which it ended: it ended at its submission, then.
+    """
     measures_only = label.spec.profile is not None
+    submission = submission_of(label.job, label.spec, label.submitted_at_s)
     return EndedRow(
-        submission=submission_of(label.job, label.spec, label.submitted_at_s),
-        ended_at_s=label.ended_at_s,
+        submission=submission,
+        ended_at_s=max(submission.submitted_at_s, label.ended_at_s),
         iterations=None if measures_only else label.iterations,
         service_s=0.0 if measures_only else label.service_s,
         final_state=label.final_state,

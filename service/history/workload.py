@@ -109,7 +109,8 @@ def _own_job(recorded: RecordedJob, cluster: Cluster, start_s: float, carried: b
         project=project,
         # A profile run ends after a few iterations: under the program's name it would teach that as the program's length.
         name=name if spec.profile is None else spec.name,
-        end_time_s=job.finished_at_s - start_s,
+        # The clock of the service that took the job may be ahead of the leader's, by which it ended.
+        end_time_s=max(job.submitted_at_s, job.finished_at_s) - start_s,
         iterations=max(1, round(reached.iterations * left)) if reached.iterations is not None else None,
         model=model or "",
         declared_iterations=spec.declared_iterations,

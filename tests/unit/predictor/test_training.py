@@ -192,6 +192,14 @@ def test_a_bad_row_names_its_field(change: dict, message: str) -> None:
         row_from_dict({**row_to_dict(ended_row(ended(1))), **change})
 
 
+def test_a_job_that_ended_before_its_submission_by_another_clock_is_read_back(tmp_path: Path) -> None:
+    """The clock of the service that took it was ahead of the leader's."""
+    early = replace(ended(1, submitted_at_s=1_000.0, service_s=2.0), ended_at_s=997.5)
+    rows_to_jsonl(tmp_path / "rows.jsonl", [early])
+    (row,) = read_jsonl(tmp_path / "rows.jsonl")
+    assert (row.submission.submitted_at_s, row.ended_at_s, row.service_s) == (1_000.0, 1_000.0, 2.0)
+
+
 def test_the_newest_rows_come_back_sorted_by_submission() -> None:
     rows = [ended_row(label) for label in recurring_history(50)]
     kept = newest_by_submission(iter(rows[::-1]), 30)

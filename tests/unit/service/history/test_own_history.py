@@ -197,6 +197,15 @@ def test_what_is_left_of_a_job_is_at_least_what_a_table_tells() -> None:
     assert found.left_out == {NEVER_RAN: 1}
 
 
+def test_a_job_that_ended_before_its_submission_by_another_clock_ends_at_its_submission() -> None:
+    """A table with a job that ends before its submission could not be read again."""
+    job = past(submitted_at_s=1000.0, first_started_at_s=997.0, finished_at_s=998.0, service_s=1.0)
+    history = own_history([job], CLUSTER, None, carry=True)
+    (own,) = history.jobs
+    assert (own.row.submit_time_s, own.row.end_time_s) == (0.0, 0.0)
+    assert actual_result(history, CLUSTER, simulated_jobs(history, CLUSTER).jobs).mean_jct_s == 0.0
+
+
 def test_profile_runs_are_a_program_of_their_own() -> None:
     """A table teaches the length of a program from its name; these runs are stopped after a few iterations."""
     spec = replace(SPEC, name="bert: profile, 1 GPU", recurrence_key="bert", labels={"sooner/profile": "5"})
