@@ -172,15 +172,15 @@ class Trainer:
         return run
 
     def promote(self, model_id: str) -> None:
-        """Serve a model and make it the champion. Raises :class:`UnknownModel`."""
+        """Serve a model and make it the champion; the one that serves keeps what it has learnt. Raises :class:`UnknownModel`."""
         version = model_records.find_version(self._database, model_id=model_id)
         if version is None:
             raise UnknownModel(f"there is no model {model_id!r}")
-        try:
-            model = load_version(version)
-        except ArtifactError as error:
-            raise UnknownModel(f"model {model_id!r} cannot be loaded: {error}") from error
-        self._predictor.use(model)
+        if self._predictor.model(version.id) is None:
+            try:
+                self._predictor.use(load_version(version))
+            except ArtifactError as error:
+                raise UnknownModel(f"model {model_id!r} cannot be loaded: {error}") from error
         model_records.promote(self._database, version.id)
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
 from policies.model.cluster import Cluster, Server
-from policies.model.estimate import EndedJob, Unit
+from policies.model.estimate import EndedJob, PredictionRequest, Unit
 from predictor import artifacts
 from predictor.artifacts import ModelState, model_version
 from predictor.serving import LivePredictor, PredictorStatus
@@ -316,6 +316,23 @@ def test_a_damaged_champion_is_retired_and_history_serves(database: Database, tm
     found = model_records.find_version(database, model_id=champion)
     assert found is not None
     assert found.state is ModelState.RETIRED
+
+
+def test_promoting_the_model_that_serves_forgets_nothing_of_what_it_learnt(
+    database: Database, tmp_path: Path, now: Now
+) -> None:
+    champion = _crown_stored(database, tmp_path)
+    predictor = LivePredictor()
+    trainer = _trainer(database, tmp_path, now, predictor)
+    trainer.recover()
+    predictor.warm([])
+    for job in recurring_history(30, seed=1, reports=False):
+        predictor.predict(job.submitted_at_s, [PredictionRequest(job.job, job.spec, job.submitted_at_s)])
+        predictor.ended(job)
+    before = predictor.status()
+    trainer.promote(champion)
+    assert predictor.status() == before
+    assert model_records.find_version(database, model_id=champion, state=ModelState.CHAMPION) is not None
 
 
 @pytest.mark.slow
