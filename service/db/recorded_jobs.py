@@ -68,12 +68,30 @@ def newest_jobs(connection: Connection, since_s: float, limit: int) -> list[tupl
     """The newest jobs, at most ``limit``, submitted since an instant, with their first predictions, in order of submission."""
     jobs = JOBS.c
     wanted = JobReader.query().order_by(None).where(jobs.submitted_at_s >= since_s).order_by(jobs.id.desc())
-    records = list(JobReader(connection).read(wanted.limit(limit), {}))
+    return _predicted(connection, wanted.limit(limit))
+
+
+def jobs_from(connection: Connection, since_s: float, limit: int) -> list[tuple[JobRecord, Estimate | None]]:
+    """The same of the first jobs that were submitted since an instant. Numbers ascend nearly as submissions do."""
+    jobs = JOBS.c
+    before = select(jobs.id).where(jobs.submitted_at_s < since_s).order_by(jobs.id.desc()).limit(1)
+    last = connection.execute(before).scalar() or 0
+    return _predicted(connection, JobReader.query().order_by(None).where(jobs.id > last).order_by(jobs.id).limit(limit))
+
+
+def _predicted(connection: Connection, wanted: Select[Any]) -> list[tuple[JobRecord, Estimate | None]]:
+    records = list(JobReader(connection).read(wanted, {}))
     predictions: dict[int, Estimate] = {}
     for part in chunks(records, _JOBS_PER_STATEMENT):
         predictions |= _first_predictions(connection, [record.id for record in part])
     records.sort(key=lambda record: (record.submitted_at_s, record.id))
     return [(record, predictions.get(record.id)) for record in records]
+
+
+def first_submission_s(connection: Connection) -> float | None:
+    """When the first job that is kept was submitted; None without a job."""
+    found: float | None = connection.execute(select(JOBS.c.submitted_at_s).order_by(JOBS.c.id).limit(1)).scalar()
+    return found
 
 
 def ended_in(database: Database, since_s: float | None, until_s: float | None, newest: int) -> tuple[int, float | None]:

@@ -13,7 +13,7 @@ from policies.model.ids import ServerIndex
 from policies.model.job import JobSpec
 from service.db.failures import first_cycle_s, listed_servers, ran_attempts, server_changes
 from service.db.forecasts import known_forecasts
-from service.db.recorded_jobs import newest_jobs
+from service.db.recorded_jobs import first_submission_s, jobs_from, newest_jobs
 from service.db.session import Database
 from service.domain.forecast_calibration import OUTCOMES_MAX, Calibration
 from service.domain.forecast_scores import Milestone
@@ -28,6 +28,10 @@ WINDOW_S = 28 * 86_400.0
 
 ARRIVALS_MAX = 2_000
 """Newest submissions of that past."""
+
+BUSY_DAYS = 4
+"""Where they all came within a day, each of so many earlier days gives an equal part, those that followed the same instant. It is
+more than one future takes."""
 
 ATTEMPTS_MAX = 2_000
 """Newest attempts of that past."""
@@ -78,10 +82,26 @@ class RecordedPast:
             return
         with self.database.reading() as session:
             connection = session.connection()
-            found = newest_jobs(connection, now_s - WINDOW_S, ARRIVALS_MAX)
+            self._rhythm = _rhythm(connection, now_s)
             self._failures = _failures(connection, now_s)
-        self._rhythm = rhythm_of([(record, predicted) for record, predicted in found], now_s)
         self._read_at_s = time.monotonic()
+
+
+def _rhythm(connection: Connection, now_s: float) -> Rhythm:
+    found = newest_jobs(connection, now_s - WINDOW_S, ARRIVALS_MAX)
+    since_s = found[0][0].submitted_at_s if found else now_s
+    if len(found) == ARRIVALS_MAX and now_s - since_s < DAY_S:
+        first_s = first_submission_s(connection)
+        days = 0 if first_s is None else min(BUSY_DAYS, int((now_s - first_s) // DAY_S))
+        if days:
+            # A second more, so that rounding leaves no day out.
+            starts_s = [now_s - day * DAY_S - 1.0 for day in range(days, 0, -1)]
+            parts = [jobs_from(connection, at_s, ARRIVALS_MAX // BUSY_DAYS) for at_s in starts_s]
+            # On quiet days parts overlap.
+            found = list({each[0].id: each for part in parts for each in part}.values())
+            found.sort(key=lambda each: (each[0].submitted_at_s, each[0].id))
+            return rhythm_of(found, now_s, starts_s[0])
+    return rhythm_of(found, now_s)
 
 
 def _failures(connection: Connection, now_s: float) -> Failures:
@@ -94,9 +114,9 @@ def _failures(connection: Connection, now_s: float) -> Failures:
     return failures_of(fatal(outages, attempts), up_s, past_attempts(attempts, outages, now_s))
 
 
-def rhythm_of(jobs: Sequence[tuple[JobRecord, Estimate | None]], now_s: float) -> Rhythm:
+def rhythm_of(jobs: Sequence[tuple[JobRecord, Estimate | None]], now_s: float, since_s: float | None = None) -> Rhythm:
     """The rhythm of these jobs, in ascending time of submission, each with its first prediction. Jobs that ended without having
-    run are left out.
+    run are left out. ``since_s``: when the record begins; None: with the first job.
     """
     specs: dict[int, JobSpec] = {}
     found = [
@@ -104,7 +124,9 @@ def rhythm_of(jobs: Sequence[tuple[JobRecord, Estimate | None]], now_s: float) -
         for record, estimate in jobs
         if record.state not in TERMINAL or record.service_s > 0.0
     ]
-    return Rhythm(found[0].submitted_at_s, found) if found else NO_RHYTHM
+    if not found:
+        return NO_RHYTHM
+    return Rhythm(found[0].submitted_at_s if since_s is None else since_s, found)
 
 
 def _plain(spec: JobSpec, known: dict[int, JobSpec]) -> JobSpec:

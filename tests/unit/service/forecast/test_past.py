@@ -20,6 +20,7 @@ from service.db.tables import ATTEMPTS, CYCLES, JOBS, SERVER_EVENTS, SERVERS
 from service.domain.forecast_calibration import Calibration, Outcome
 from service.domain.forecast_scores import Milestone
 from service.engine.record import JobRecord
+from service.forecast import past
 from service.forecast.arrivals import DAY_S, NO_RHYTHM, Rhythm
 from service.forecast.failures import NO_FAILURES, Failures
 from service.forecast.forecast import Forecast, JobForecast, Spread
@@ -60,6 +61,47 @@ def test_the_recorded_past_is_that_of_the_database(database: Database) -> None:
         ("b", 5.0, None),
     ]
     assert RecordedPast(database).rhythm(5.0 + 29 * 86_400.0) == NO_RHYTHM, "four weeks count"
+
+
+def _submitted(database: Database, times_s: list[float]) -> None:
+    """A job at each of these times, which ran for a minute."""
+    with database.writing() as session:
+        for at_s in times_s:
+            SqlStore(database).submit(session, [JobSpec("a", "u", 1)], at_s)
+        session.connection().execute(JOBS.update().values(state="succeeded", service_s=60.0))
+
+
+def test_more_submissions_a_day_than_are_read_arrive_as_they_followed_the_same_instant(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(past, "ARRIVALS_MAX", 8)
+    hour_s = DAY_S / 24
+    _submitted(database, [hour * hour_s for hour in range(24 * 6)])
+    now_s = 6 * DAY_S - 0.5 * hour_s
+    found = RecordedPast(database).rhythm(now_s)
+    assert [each.submitted_at_s for each in found.jobs] == [
+        now_s - day * DAY_S + at * hour_s for day in (4, 3, 2, 1) for at in (0.5, 1.5)
+    ]
+    for number in range(4):
+        arrivals = found.ahead(now_s, number, 4, 0, 2)
+        assert [each.job.submitted_at_s - now_s for each in arrivals] == [0.5 * hour_s, 1.5 * hour_s]
+
+
+def test_nothing_arrives_in_the_first_day_however_many_jobs_it_has(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(past, "ARRIVALS_MAX", 8)
+    _submitted(database, [float(second) for second in range(20)])
+    now_s = DAY_S - 1.0
+    assert RecordedPast(database).rhythm(now_s).ahead(now_s, 0, 4, 0, 2) == []
+
+
+def test_a_large_array_does_not_hide_the_days_before(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(past, "ARRIVALS_MAX", 8)
+    quiet_s = [day * DAY_S for day in range(4)]
+    _submitted(database, [*quiet_s, *[3.2 * DAY_S] * 50])
+    found = RecordedPast(database).rhythm(3.5 * DAY_S)
+    assert [each.submitted_at_s for each in found.jobs] == [*quiet_s[1:], 3.2 * DAY_S]
 
 
 def _fails(database: Database, *, failed: bool) -> None:
