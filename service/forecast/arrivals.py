@@ -61,9 +61,13 @@ class Rhythm:
     since_s: float
     jobs: Sequence[PastArrival]
 
+    def repeats(self, now_s: float) -> bool:
+        """Whether anything arrives after ``now_s``: not before the record is as long as a day."""
+        return bool(self.jobs) and now_s - self.since_s >= DAY_S
+
     def ahead(self, now_s: float, number: int, futures: int, seed: int, limit: int) -> list[Arrival]:
         """At most ``limit`` arrivals after ``now_s`` in future ``number`` of ``futures``. O(log jobs + limit)."""
-        if not self.jobs or now_s - self.since_s < DAY_S:
+        if not self.repeats(now_s):
             return []
         draw = np.random.default_rng((seed, FIRST_ID, number))
         rows = islice(self._rows(now_s, number, futures, seed, draw), limit)

@@ -184,7 +184,8 @@ class Sampler:
         self.prospects = prospects_of(snapshot)
         if not self.prospects and snapshot.jobs:
             raise NoForecast("No unfinished job has a prediction yet.")
-        self.count, self._arrivals_max = _sizes(len(self.prospects), options.samples, arriving=bool(rhythm.jobs))
+        arriving = rhythm.repeats(snapshot.now_s)
+        self.count, self._arrivals_max = _sizes(len(self.prospects), options.samples, arriving=arriving)
         self._drawn = {job: levels(job, self.count, options.seed, options.shared_error) for job in self.prospects}
         self._snapshot, self._policy, self._dump, self._options = snapshot, policy, policy_dump, options
         self._rhythm, self._failures = rhythm, failures

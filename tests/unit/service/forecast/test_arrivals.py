@@ -52,6 +52,18 @@ def test_a_record_shorter_than_a_day_says_nothing() -> None:
     assert ahead(Rhythm(0.0, []), 1e6) == []
 
 
+def test_futures_without_arrivals_are_as_many_as_without_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.forecast.forecast.RUNS_MAX", 20)
+    world = snapshot(job(1, (5.0,)), job(2, (5.0,)))
+
+    def futures(since_s: float) -> int:
+        rhythm = Rhythm(since_s, [past(since_s)])
+        return forecast(world, make_policy("fifo"), options=ForecastOptions(20), rhythm=rhythm).samples
+
+    assert futures(NOW_S - DAY_S + 1.0) == 10
+    assert futures(NOW_S - DAY_S) == 6
+
+
 def test_a_quiet_time_goes_on_for_a_year_at_most() -> None:
     """The only job came more than a whole day ago, and in a record of three days there are days without one."""
     assert ahead(Rhythm(0.0, [past(0.0)]), 1.9 * DAY_S) == []
