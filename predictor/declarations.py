@@ -6,7 +6,7 @@ declarations, but does not disqualify them.
 """
 
 import math
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from typing import Final, NamedTuple
 
@@ -16,6 +16,8 @@ WEIGHT_MAX: Final = 0.9
 HELD_LOG_RATIO: Final = math.log(1.25)
 """A declaration held if actual / declared lies within 25% either way; above that it was exceeded."""
 RATIOS_KEPT: Final = 20
+GROUPS_MAX: Final = 200_000
+"""Programs and users kept, the least recently ended dropped first: users choose the names, so their number is unbounded."""
 
 
 class DeclarationWeight(NamedTuple):
@@ -39,7 +41,8 @@ class Declarations:
     """Past log(actual / declared) per recurrence and per user."""
 
     def __init__(self) -> None:
-        self._ratios: dict[Hashable, deque[float]] = {}
+        # Tuples: most programs have few, and a deque takes 0.7 kB however few it holds.
+        self._ratios: OrderedDict[Hashable, tuple[float, ...]] = OrderedDict()
 
     def ended(self, row: EndedRow) -> None:
         """A job ended: compare its declared total, or the smallest that it reported while it ran, with the actual one."""
@@ -48,15 +51,17 @@ class Declarations:
             return
         log_ratio = math.log(max(1.0, row.iterations) / declared)
         for key in (row.submission.recurrence, row.submission.user):
-            self._ratios.setdefault(key, deque(maxlen=RATIOS_KEPT)).append(log_ratio)
+            self._ratios[key] = (*self._ratios.pop(key, ()), log_ratio)[-RATIOS_KEPT:]
+            if len(self._ratios) > GROUPS_MAX:
+                self._ratios.popitem(last=False)
 
     def weight_of(self, submission: Submission) -> DeclarationWeight:
         """The weight of what this job declares; 0.0 where it declares nothing.
 
         The weight starts at 0.5 and follows the share of this recurrence's (else this user's) declarations that held.
         """
-        by_user: Sequence[float] = self._ratios.get(submission.user, ())
-        ratios = tuple(self._ratios.get(submission.recurrence, by_user))
+        by_user = self._ratios.get(submission.user, ())
+        ratios = self._ratios.get(submission.recurrence, by_user)
         exceeded = _disqualified(by_user)
         if submission.declared_iterations is None or exceeded:
             return DeclarationWeight(0.0, ratios, exceeded)

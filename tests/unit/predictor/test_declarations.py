@@ -87,3 +87,15 @@ def test_what_was_exceeded_long_ago_is_forgotten() -> None:
     counts = [_declared(declarations, job, 1.0) for job in range(15, 30)]
     # Of the 20 remembered, k have held in a row and at most 20 - k were exceeded.
     assert counts == [False] * 9 + [True] * 6
+
+
+def test_programs_with_declarations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name a run, as users choose them; the newest and their users are kept, with their newest declarations."""
+    monkeypatch.setattr("predictor.declarations.GROUPS_MAX", 4)
+    declarations = Declarations()
+    runs = [Submission(number, "ada", "x", f"run-{number}", 1, 0.0, declared_iterations=100.0) for number in range(30)]
+    for run_of in runs:
+        declarations.ended(EndedRow(run_of, 1.0, 100.0, 50.0))
+    assert len(declarations._ratios) == 4
+    assert declarations.weight_of(runs[-1]).log_ratios == (0.0,)
+    assert declarations.weight_of(runs[0]).log_ratios == (0.0,) * 20, "of a program that was dropped the user's count"
