@@ -117,18 +117,23 @@ class Trainer:
             # Left by a training that was killed with its service: drafts, and models without a row.
             if left.name not in named:
                 shutil.rmtree(left, ignore_errors=True)
+        # Also that of a model which was not promoted: a restart is no reason to train the same once more.
+        last_s = model_records.last_training_s(self._database)
         champion = model_records.find_version(self._database, state=ModelState.CHAMPION)
         if champion is not None:
             try:
                 self._predictor.use(load_version(champion))
-                self._labels_seen = self._labels.count_until(champion.trained_until_s)
-                self._rows_trained = champion.rows
-                self._last_started_s = champion.trained_until_s
+                last_s = champion.trained_until_s if last_s is None else last_s
             except ArtifactError as error:
                 logger.warning(
                     "champion %s cannot be loaded and is retired; a new one will be trained: %s", champion.id, error
                 )
                 model_records.retire(self._database, champion.id)
+                last_s = None
+        if last_s is not None:
+            self._last_started_s = last_s
+            self._labels_seen = self._labels.count_until(last_s)
+            self._rows_trained = min(self._labels_seen, self._settings.retrain_rows_max)
 
     def due(self) -> str:
         """The reason to start a training now; empty if there is none."""

@@ -43,6 +43,13 @@ def open_run(database: Database, now_s: float, trigger: str) -> int:
         return int(session.connection().execute(statement).scalar_one())
 
 
+def last_training_s(database: Database) -> float | None:
+    """When the last training began that left a model, promoted or not; None without one."""
+    left_a_model = TRAINING_RUNS.c.outcome.in_(("promoted", "not_promoted"))
+    found: float | None = database.value(select(func.max(TRAINING_RUNS.c.started_at_s)).where(left_a_model))
+    return found
+
+
 def run_outcomes(database: Database) -> dict[str, int]:
     """The number of training runs with each outcome."""
     outcome = TRAINING_RUNS.c.outcome

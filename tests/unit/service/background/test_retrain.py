@@ -171,6 +171,25 @@ def test_a_training_is_due_when_new_labels_reach_a_tenth_of_its_rows(
     assert trainer.due() == "the retraining period has passed"
 
 
+def test_a_restart_repeats_no_training_whether_its_model_was_promoted_or_not(
+    database: Database, tmp_path: Path, now: Now
+) -> None:
+    """The champion has learnt jobs that ended days ago, and the newer model was refused an hour before the restart."""
+    _crown_stored(database, tmp_path)
+    _learn(database, 100, service_s=60.0)
+    last = model_records.open_run(database, now.s - 3600.0, "requested")
+    model_records.close_run(database, last, now.s - 3500.0, "not_promoted", "the gate refused it")
+    lost = model_records.open_run(database, now.s - 60.0, "requested")
+    trainer = _trainer(database, tmp_path, now)
+    trainer.recover()
+    assert _run(database, lost)["outcome"] == "lost"
+    assert trainer.due() == ""
+    _learn(database, 20, first=100)
+    assert trainer.due() == "20 new labels"
+    now.s += DAY_S - 3600.0
+    assert trainer.due() == "the retraining period has passed"
+
+
 def test_drift_makes_a_training_due_with_new_labels_and_after_a_pause(
     database: Database, tmp_path: Path, now: Now
 ) -> None:
