@@ -317,10 +317,23 @@ class LivePredictor:
         the submission, so that a late prediction equals the one that training would have seen. The elements of an array that
         are new in one batch share one prediction, that of the first of them.
         """
+        return self._predict(requests, kept=True)
+
+    def preview(self, now_s: float, requests: Sequence[PredictionRequest]) -> list[Prediction | None]:
+        """As :meth:`predict`, for jobs that may never be submitted: nothing is kept.
+
+        The job ids must be unused: the state of a job with the same id would be dropped.
+        """
+        return self._predict(requests, kept=False)
+
+    def _predict(self, requests: Sequence[PredictionRequest], *, kept: bool) -> list[Prediction | None]:
         with self._lock:
             model = self._champion  # this one answers the batch, even if another is swapped in meanwhile
             first = self._first_alike(requests)
-            queries = self._prepare(requests, first)
+            queries = self._prepare(requests, first, kept)
+            if not kept:
+                for request in requests:
+                    self._knowledge.open_jobs.remove(request.job)
         prepared = [query for query in queries if query is not None]
         if model is not None:
             run_models(model, prepared)
@@ -336,19 +349,6 @@ class LivePredictor:
             for request, position in zip(requests, first, strict=True):
                 self._share_pending(request.job, requests[position].job)
             return [answers[position] for position in first]
-
-    def preview(self, now_s: float, requests: Sequence[PredictionRequest]) -> list[Prediction | None]:
-        """As :meth:`predict`, for jobs that may never be submitted: nothing is kept.
-
-        The job ids must be unused: the state of a job with the same id would be dropped.
-        """
-        with self._lock:
-            try:
-                return self.predict(now_s, requests)
-            finally:
-                for request in requests:
-                    self._pending.pop(request.job, None)
-                    self._knowledge.open_jobs.remove(request.job)
 
     def revise(self, now_s: float, reported: Sequence[Reported]) -> list[Prediction | None]:
         """The predictions as revised by the jobs' reported totals and losses, in order; None where nothing changes. Runs no
@@ -402,8 +402,8 @@ class LivePredictor:
             if len(self._pending) > PENDING_MAX:
                 self._pending.popitem(last=False)
 
-    def _prepare(self, requests: Sequence[PredictionRequest], first: Sequence[int]) -> list[Query | None]:
-        """The queries of the requests at the positions in ``first``, in their order."""
+    def _prepare(self, requests: Sequence[PredictionRequest], first: Sequence[int], kept: bool) -> list[Query | None]:
+        """The queries of the requests at the positions in ``first``, in their order. ``kept``: as pending predictions."""
         queries: list[Query | None] = []
         submissions = [request_submission(request) for request in requests]
         # All are open before the first is looked at, so the order of a batch does not matter.
@@ -412,7 +412,7 @@ class LivePredictor:
         for position in sorted(set(first)):
             request, submission = requests[position], submissions[position]
             try:
-                queries.append(self._query(request, self._as_of(submission)))
+                queries.append(self._query(request, self._as_of(submission), kept))
             except Exception:
                 _log.exception("job %s could not be predicted; it is ranked by attained service", request.job)
                 queries.append(None)
@@ -427,14 +427,14 @@ class LivePredictor:
             return submission
         return replace(submission, submitted_at_s=max(submission.submitted_at_s, pending.as_of_s))
 
-    def _query(self, request: PredictionRequest, submission: Submission) -> Query:
+    def _query(self, request: PredictionRequest, submission: Submission, kept: bool) -> Query:
         measured_s = self._throughput.lookup(submission.recurrence, submission.gpus, submission.gpu_type)
         speed_known = measured_s is not None or request.spec.stage_graph is not None
         # A profile run is stopped early, so the program's iterations do not apply. Its walltime limits the seconds.
         profile = request.spec.profile is not None
         unit = Unit.SERVICE_S if profile else unit_of(self._knowledge, submission, speed_known=speed_known)
         example = self._knowledge.example(submission, unit)
-        if request.job not in self._pending:
+        if kept and request.job not in self._pending:
             # The first prediction is the one that is scored. The other unit needs no features, because its models do not run.
             baselines = {
                 each: (example.bucket, example.baselines)

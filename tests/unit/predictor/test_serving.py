@@ -184,6 +184,39 @@ def test_pending_predictions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert predictor.status().pending == 2
 
 
+def test_a_preview_drops_no_pending_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "PENDING_MAX", 3)
+    predictor = _warm()
+    predictor.predict(0.0, [_ask(job) for job in (1, 2, 3)])
+    predictor.preview(0.0, [_ask(2**31), _ask(2**31 + 1)])
+    assert list(predictor._pending) == [1, 2, 3]
+    assert predictor._knowledge.open_jobs.all() == [1, 2, 3]
+
+
+def test_nobody_waits_for_the_models_that_answer_a_preview(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheduling loop reports ends while a plan of a thousand jobs is predicted."""
+    predictor = _warm()
+    predictor.use(small_model())
+    running, over = threading.Event(), threading.Event()
+
+    def slow(model: TrainedModel, queries: Sequence[Any]) -> None:
+        running.set()
+        assert over.wait(60.0)
+
+    monkeypatch.setattr(serving, "run_models", slow)
+    thread = threading.Thread(target=predictor.preview, args=(0.0, [_ask(2**31)]))
+    thread.start()
+    try:
+        assert running.wait(60.0)
+        reporter = threading.Thread(target=predictor.ended, args=(_run(9_000, 50.0),), daemon=True)
+        reporter.start()
+        reporter.join(30.0)
+        assert not reporter.is_alive()
+    finally:
+        over.set()
+        thread.join(60.0)
+
+
 def _elements(array: int, count: int) -> list[PredictionRequest]:
     places = [ArrayPlace(index, count, JobId(array)) for index in range(count)]
     asks = [_ask(array + place.index) for place in places]
