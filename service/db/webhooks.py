@@ -21,6 +21,7 @@ from service.db.tables import DELIVERIES, PROPERTIES, USERS, WEBHOOKS
 from service.domain.webhooks import WebhookEvent, event_of
 
 _SHOWN = tuple(column for column in WEBHOOKS.c if column.name != "secret")
+_DISABLED = select(USERS.c.name).where(USERS.c.disabled_at_s.is_not(None))
 _CURSOR = "webhook_cursor"
 _LOCK = "webhooks"
 
@@ -115,7 +116,7 @@ def add_deliveries(connection: Connection, now_s: float, rows_max: int, pending_
     if not rows:
         return 0
     # A disabled user gets no deliveries, neither now nor later for this time: the cursor moves all the same.
-    disabled = set(connection.execute(select(USERS.c.name).where(USERS.c.disabled_at_s.is_not(None))).scalars())
+    disabled = set(connection.execute(_DISABLED).scalars())
     hooks = [hook for hook in hooks if hook.owner not in disabled]
     capacity: dict[int, int] = {}
     outbox: list[Values] = []
@@ -138,12 +139,14 @@ def add_deliveries(connection: Connection, now_s: float, rows_max: int, pending_
 
 
 def due(connection: Connection, now_s: float, each_max: int) -> Sequence[Row[Any]]:
-    """Due deliveries with the URL and the secret of their webhook: at most ``each_max`` of every webhook, oldest first.
+    """Due deliveries with the URL and the secret of their webhook: at most ``each_max`` of every webhook, oldest first. Those
+    of a disabled user wait.
 
     One index walk per webhook, so the cost does not grow with the deliveries to unreachable receivers.
     """
     found: list[Row[Any]] = []
-    for hook in connection.execute(select(WEBHOOKS.c.id).order_by(WEBHOOKS.c.id)).scalars().all():
+    hooks = select(WEBHOOKS.c.id).where(WEBHOOKS.c.owner.not_in(_DISABLED)).order_by(WEBHOOKS.c.id)
+    for hook in connection.execute(hooks).scalars().all():
         statement = (
             select(DELIVERIES, WEBHOOKS.c.url, WEBHOOKS.c.secret)
             .join(WEBHOOKS, WEBHOOKS.c.id == DELIVERIES.c.webhook_id)

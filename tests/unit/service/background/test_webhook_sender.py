@@ -354,6 +354,23 @@ def test_a_disabled_webhook_gets_no_events_also_later(desk: Post, names: tuple[s
     assert desk.told() == [(2, "job.failed", of_ben)][: len(names) - 1]
 
 
+def test_deliveries_that_wait_are_not_sent_while_their_owner_is_disabled(desk: Post, there: Receiver) -> None:
+    there.answer = lambda: (500, {})
+    with desk.database.writing() as session:
+        connection = session.connection()
+        access.add_user(connection, "ann", desk.now_s)
+        webhooks.add_webhook(connection, NewWebhook(there.url, ENDS, "ann", "ann", None, SECRET), 100, desk.now_s)
+    [of_ann] = desk.submit(JobSpec("a", "ann", 1))
+    desk.happen(of_ann, JobState.FAILED)
+    desk.sender().run()
+    for disabled_at_s, sent in ((desk.now_s, 1), (None, 2)):
+        with desk.database.writing() as session:
+            access.set_disabled(session.connection(), "ann", disabled_at_s)
+        desk.now_s += 60.0
+        desk.sender().run()
+        assert len(there.got) == sent
+
+
 def test_deliveries_beyond_the_limit_are_given_up_with_a_reason(desk: Post) -> None:
     desk.add("http://127.0.0.1:1/")
     jobs = desk.submit(*(JobSpec("a", "u", 1) for _ in range(4)))
