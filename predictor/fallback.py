@@ -73,7 +73,9 @@ def basis_of(knowledge: Knowledge, submission: Submission, unit: Unit) -> Basis 
             source = f"{where}: {_counted(group.count, 'past run')}, median {median}"
             scaled = history.by_arguments(submission)
             if abs(scaled - group.median) >= ARGUMENTS_LOG_MIN:
-                source += f", {amount(math.exp(scaled), unit)} for its arguments"
+                # Within the limits of an estimate: numbers of a command line are as small and as large as users like.
+                total = float(in_units(np.array(scaled)))
+                source += f", {amount(total, unit)} for its arguments"
             return Basis(source, True)
     return _cold_start(history, keys[Level.USER], unit)
 

@@ -231,3 +231,13 @@ def test_arguments_reach_the_training(tmp_path: Path) -> None:
     rows_to_jsonl(path, _sweep())
     assert list(read_jsonl(path)) == [ended_row(job) for job in _sweep()]
     assert '"arguments": "epochs=50.0 #' in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("ran", "asked", "says"), [("1e-320", "10", "1,000,000,000,000 s"), ("1", "1e-320", "1 s")])
+def test_a_total_beyond_all_limits_is_told_at_the_limit(ran: str, asked: str, says: str) -> None:
+    predictor = LivePredictor()
+    runs = [("t.py", "--epochs", ran)] * 3
+    predictor.warm(ended(n, None, submitted_at_s=n * 1e4, service_s=100.0, command=run) for n, run in enumerate(runs))
+    (answer,) = predictor.predict(1e6, [request(9, command=("t.py", "--epochs", asked))])
+    assert answer is not None
+    assert answer.estimate.source == f"recurrence: 3 past runs, median 100 s, {says} for its arguments"
