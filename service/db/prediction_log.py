@@ -54,9 +54,12 @@ def scored_predictions(database: Database, newest: int) -> Sequence[Row[Any]]:
     """
     predictions = PREDICTIONS.c
     scored = predictions.log_error.is_not(None)
-    # Find the newest jobs before their first predictions: a row holds kilobytes, so nothing here may read all of them.
-    newly = select(predictions.job_id).where(scored).order_by(predictions.id.desc()).limit(newest).subquery()
-    of_those = predictions.job_id.in_(select(newly.c.job_id))
+    # Find the newest jobs before their first predictions: a row holds kilobytes, so nothing here may read all of them. A job has
+    # one for each report that changed its estimate, so the newest predictions may all be of a few jobs.
+    told = select(predictions.id).where(scored, predictions.job_id == JOBS.c.id).exists()
+    first_told = select(func.min(predictions.job_id)).scalar_subquery()
+    newest_jobs = select(JOBS.c.id).where(JOBS.c.finished_at_s.is_not(None), JOBS.c.id >= first_told, told)
+    of_those = predictions.job_id.in_(newest_jobs.order_by(JOBS.c.id.desc()).limit(newest).scalar_subquery())
     first = select(func.min(predictions.id)).where(scored, of_those).group_by(predictions.job_id)
     statement = prediction_columns(_SCORED).add_columns(*_SUBMITTED).join(JOBS, JOBS.c.id == predictions.job_id)
     return database.rows(statement.where(predictions.id.in_(first)).order_by(predictions.id.desc()).limit(newest))

@@ -220,6 +220,7 @@ def test_calibration_is_of_the_first_predictions_of_ended_jobs(client: Client, w
         if actual is not None:
             error = {"actual": actual, "log_error": math.log(200.0 / actual), "scored_at_s": NOW_S + 60.0}
             world.database.execute(update(PREDICTIONS).where(PREDICTIONS.c.job_id == job).values(**error))
+            world.database.execute(update(JOBS).where(JOBS.c.id == job).values(finished_at_s=NOW_S + 60.0))
     found = client.get("/v1/predictions/calibration").json()
     assert found["jobs"] == 4
     levels = {each["level"]: each["observed"] for each in found["coverage"]}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, insert, select
 
 from policies.model.estimate import Estimate, Prediction, ShadowPrediction, Unit
 from policies.model.ids import JobId
@@ -66,6 +66,20 @@ def test_the_numbers_are_stored_once_and_every_reader_finds_them(any_database: D
             row = newest_prediction(session.connection(), job)
             assert row is not None
             assert row.features == features
+
+
+def test_jobs_are_counted_not_their_predictions(any_database: Database, elements: list[JobId]) -> None:
+    """Each report may change an estimate: the newest job has more predictions than jobs are asked for."""
+    with any_database.writing() as session:
+        connection = session.connection()
+        newest = dict(
+            connection.execute(select(PREDICTIONS).where(PREDICTIONS.c.job_id == elements[3])).mappings().one()
+        )
+        del newest["id"]
+        connection.execute(insert(PREDICTIONS), [newest] * 5)
+    for count in (1, 2, 3):
+        assert [row.job_id for row in scored_predictions(any_database, count)] == elements[: 3 - count : -1]
+    assert {row.scored_at_s for row in scored_predictions(any_database, 1)} == {newest["scored_at_s"]}
 
 
 def test_the_numbers_go_with_the_last_prediction_that_shares_them(
