@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from service.client.flow import Flow, Many
@@ -27,9 +28,12 @@ class Predictions(Noun[C]):
     """``client.predictions``."""
 
     @call
-    def list(self, job_id: int | None = None, *, limit: int | None = None) -> Many[PredictionDocument]:
-        """Predictions, newest first; of one job if given; all pages, or at most ``limit``."""
-        return self._pages("/v1/predictions", {"job": job_id}, limit)
+    def list(
+        self, job_id: int | None = None, *, limit: int | None = None, since: datetime | None = None
+    ) -> Many[PredictionDocument]:
+        """Predictions, newest first; of one job if given; all pages, or at most ``limit``, and only those made ``since`` then."""
+        older = None if since is None else lambda each: datetime.fromisoformat(each["made_at"]) < since
+        return self._pages("/v1/predictions", {"job": job_id}, limit, older)
 
     @call
     def predictor(self) -> Flow[PredictorDocument]:

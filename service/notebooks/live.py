@@ -7,7 +7,7 @@ and the exact seconds of progress are only in the database (:mod:`.stored`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ _FINAL_STATES = {"cancelled": "killed"}
 
 
 class LiveSource:
-    """Implements :class:`service.notebooks.source.Source`. At most the ``newest`` jobs and predictions are read, once."""
+    """Implements :class:`service.notebooks.source.Source`. At most the ``newest`` jobs and their predictions are read, once."""
 
     synthetic = False
 
@@ -44,8 +44,11 @@ class LiveSource:
     def predictions(self) -> list[Scored]:
         """The first prediction of each job that has ended. Raises ClientError."""
         found: dict[int, Scored] = {}
-        # Newest first: the last one that is read of a job is its first prediction.
-        for each in self._client.predictions.list(limit=self._newest):
+        first_s = min((_instant_s(job["submitted_at"]) for job in self._jobs.values()), default=None)
+        if first_s is None:
+            return []
+        # Newest first: the last one that is read of a job is its first prediction. However many there are of a job, all are read.
+        for each in self._client.predictions.list(since=datetime.fromtimestamp(first_s, UTC)):
             job = self._jobs.get(each["job_id"])
             if job is not None and each["actual"] is not None and each["log_error"] is not None:
                 found[each["job_id"]] = _scored(each, each["actual"], job)

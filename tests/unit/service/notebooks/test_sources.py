@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, func, insert, select
 
 from policies.registry import make_policy
 from service.api.app import create_app
@@ -116,6 +116,24 @@ def test_the_first_prediction_of_a_job_counts(world: World) -> None:
     finally:
         with world.database.writing() as session:
             session.connection().execute(delete(PREDICTIONS).where(PREDICTIONS.c.id == number))
+
+
+def test_a_job_with_many_predictions_hides_neither_others_nor_its_first(world: World) -> None:
+    """Each report may change an estimate."""
+    before = told(stored(world, 7))
+    with world.database.writing() as session:
+        connection = session.connection()
+        newest = dict(
+            connection.execute(select(PREDICTIONS).where(PREDICTIONS.c.job_id == 60)).mappings().first() or {}
+        )
+        last = connection.execute(select(func.max(PREDICTIONS.c.id))).scalar_one()
+        del newest["id"]
+        connection.execute(insert(PREDICTIONS), [newest | {"p50": newest["actual"]}] * 9)
+    try:
+        assert told(stored(world, 7)) == told(live(world, 7)) == before
+    finally:
+        with world.database.writing() as session:
+            session.connection().execute(delete(PREDICTIONS).where(PREDICTIONS.c.id > last))
 
 
 def test_only_the_newest_jobs_are_read(world: World) -> None:
