@@ -26,6 +26,7 @@ from predictor.boosting import Boosting
 from predictor.conformal import SpreadCalibration
 from predictor.errors import ArtifactError
 from predictor.estimator import Estimator
+from predictor.experts import BASIC
 from predictor.feature_schema import SCHEMA as FEATURES
 from predictor.training import ESTIMATORS, TrainedHead, TrainedModel, Verdict, library_versions
 
@@ -194,12 +195,19 @@ def _load_head(folder: Path, unit: Unit, stored: dict[str, Any], measured: dict[
         estimators[kind] = ESTIMATORS[kind]()
         estimators[kind].load(_verified(folder, entry["file"], entry["sha256"]))
     state = _read_json(_verified(folder, stored["weights"], stored["weights_sha256"]))
+    aggregation = Aggregation.load(state["aggregation"])
+    basic, kinds = aggregation.experts[: len(BASIC)], aggregation.experts[len(BASIC) :]
+    if basic != BASIC or sorted(kinds) != sorted(estimators):
+        # The weights of other experts, as of another version of Sooner, would count for those of this one.
+        raise ArtifactError(
+            f"{folder / str(stored['weights'])}: made for other experts than this version has; train again"
+        )
     verdict = Verdict(**{**measured["verdict"], "reasons": tuple(measured["verdict"]["reasons"])})
     return TrainedHead(
         unit,
         stored["rows"],
         estimators,
-        Aggregation.load(state["aggregation"]),
+        aggregation,
         SpreadCalibration.load(state["calibration"]),
         verdict,
         measured["models"],

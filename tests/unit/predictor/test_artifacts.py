@@ -159,6 +159,14 @@ def _spoil_weights(folder: Path, change: Callable[[dict[str, Any]], None]) -> No
         (lambda state: state.pop("aggregation"), "not a complete manifest"),
         (lambda state: state.update(aggregation=[]), "must have the keys experts, labels, regrets and squares"),
         (lambda state: state["aggregation"].update(experts=[]), "experts: must be a list of names"),
+        (
+            lambda state: state["aggregation"].update(experts=["retired", *state["aggregation"]["experts"][1:]]),
+            "made for other experts than this version has; train again",
+        ),
+        (
+            lambda state: state["aggregation"].update(experts=[*state["aggregation"]["experts"][:-1], "retired"]),
+            "made for other experts than this version has; train again",
+        ),
         (lambda state: state["aggregation"].update(labels=[1, 2]), "labels: must be 4 whole numbers"),
         (lambda state: state["aggregation"].update(regrets=[[0.0]]), "regrets, squares: must have the shape"),
         (lambda state: state["aggregation"].update(squares=state["aggregation"]["labels"]), "must have the shape"),
