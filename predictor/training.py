@@ -119,10 +119,11 @@ def judge(metrics: Mapping[str, Mapping[str, Any]]) -> Verdict:
         reasons.append(
             f"pinball {model['pinball_log']:.4f} is above {PINBALL_RATIO_MAX} x {baseline['pinball_log']:.4f}"
         )
-    # None where all labels are equal: then nothing can be ranked and no model is needed.
-    if model["concordance"] is None or model["concordance"] < baseline["concordance"] - CONCORDANCE_LOSS_MAX:
+    if model["concordance"] is None:
+        reasons.append("all totals of the test are equal, so that there is nothing to rank")
+    elif model["concordance"] < baseline["concordance"] - CONCORDANCE_LOSS_MAX:
         reasons.append(
-            f"concordance {model['concordance']} is below {baseline['concordance']} - {CONCORDANCE_LOSS_MAX}"
+            f"concordance {model['concordance']:.3f} is below {baseline['concordance']:.3f} - {CONCORDANCE_LOSS_MAX}"
         )
     if model["under_4x"] > baseline["under_4x"] + UNDER_4X_GAIN_MAX:
         reasons.append(f"under-4x {model['under_4x']:.3f} is above {baseline['under_4x']:.3f} + {UNDER_4X_GAIN_MAX}")

@@ -297,7 +297,8 @@ class Trainer:
     def _judge(self, version: ModelVersion, work: Path, deadline_s: float) -> tuple[_Outcome, ModelVersion]:
         """Check the gate, then replay. If the replay fails, the gate decides and the outcome states the failure."""
         if not version.promotable:
-            return _Outcome("not_promoted", f"{version.id}: the gate refused it; the old champion stays"), version
+            detail = f"{version.id}: the gate refused it ({_refusal(version)}); what served before stays"
+            return _Outcome("not_promoted", detail), version
         if not self._settings.retrain_replay_jobs_max:
             return _Outcome("promoted", _described(version)), version
         rehearsal = self._rehearse(work, deadline_s)
@@ -338,6 +339,11 @@ class Trainer:
 
 def _described(version: ModelVersion) -> str:
     return f"{version.id} ({version.kind}) from {version.rows:,} ended jobs"
+
+
+def _refusal(version: ModelVersion) -> str:
+    """The criteria of the gate that the model failed, head by head: ``service_s: pinball 0.31 is above 1.01 x 0.29``."""
+    return "; ".join(f"{unit}: {', '.join(head['verdict']['reasons'])}" for unit, head in version.metrics.items())
 
 
 def _with_replay(version: ModelVersion, rehearsal: dict[str, Any]) -> ModelVersion:

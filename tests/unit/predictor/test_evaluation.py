@@ -185,7 +185,7 @@ def _scores(
         (_scores(0.102), "pinball"),
         (_scores(0.09, concordance=0.694), "concordance"),
         (_scores(0.09, concordance=0.696), None),
-        (_scores(0.0, concordance=None), "concordance"),
+        (_scores(0.0, concordance=None), "nothing to rank"),
         (_scores(0.09, under_4x=0.121), "under-4x"),
         (_scores(0.09, coverage_80=0.96), "coverage"),
         (_scores(0.09, coverage_80=0.74), "coverage"),

@@ -355,6 +355,22 @@ def test_promoting_the_model_that_serves_forgets_nothing_of_what_it_learnt(
 
 
 @pytest.mark.slow
+def test_a_refused_model_is_recorded_with_the_criteria_that_it_failed(
+    database: Database, tmp_path: Path, now: Now
+) -> None:
+    """Of equal totals a baseline knows all."""
+    _learn(database, 120, service_s=0.5)
+    trainer = _trainer(database, tmp_path, now)
+    closed = _finish(trainer, trainer.start(), database)
+    assert closed["outcome"] == "not_promoted"
+    detail = str(closed["detail"])
+    assert "the gate refused it (service_s: " in detail
+    assert "all totals of the test are equal, so that there is nothing to rank" in detail
+    assert detail.endswith("); what served before stays")
+    trainer.close()
+
+
+@pytest.mark.slow
 def test_a_good_model_is_promoted_after_its_jobs_were_replayed(database: Database, tmp_path: Path, now: Now) -> None:
     """240 jobs of which the models are known to pass the gate; then the same once more, with a champion to beat."""
     _store(database, recurring_history(240, reports=False))
