@@ -6,11 +6,14 @@ from service.plans.values import ReadError
 
 _NODES = ("nnodes", "num-nodes")
 _PER_NODE = ("nproc-per-node", "num-gpus")
+_TORCHRUN = ("nnodes", "nproc-per-node")
 
 
 def machines(flags: Arguments, draft: Draft) -> None:
-    """Take the servers and the processes on each, one a GPU. What torchrun leaves out is 1."""
-    launched = False
+    """Take the servers and the processes on each, one a GPU.
+
+    What torchrun leaves out is 1. What deepspeed leaves out is all: the servers of its hostfile, the GPUs of a server.
+    """
     for name in _NODES:
         text = flags.text(name)
         if text is not None:
@@ -22,7 +25,6 @@ def machines(flags: Arguments, draft: Draft) -> None:
                     )
                 flags.content = {**flags.content, name: most}
             draft.set("nodes", flags.count(name), flags.label(name))
-            launched = True
     if flags.flag("standalone"):
         draft.set("nodes", 1, flags.label("standalone"))
     for name in _PER_NODE:
@@ -33,8 +35,13 @@ def machines(flags: Arguments, draft: Draft) -> None:
                 )
         elif name in flags:
             draft.set("gpus_per_node", flags.count(name), flags.label(name))
-            launched = True
-    if launched:
+    if any(name in flags for name in _TORCHRUN):
         for field in ("nodes", "gpus_per_node"):
-            if draft.get(field) is None and getattr(draft.given, field) is None and draft.given.gpus is None:
-                draft.set(field, 1, "default of torchrun")
+            _default(draft, field, "default of torchrun")
+    elif "num-gpus" in flags and "hostfile" not in flags:
+        _default(draft, "nodes", "default of deepspeed")
+
+
+def _default(draft: Draft, field: str, origin: str) -> None:
+    if draft.get(field) is None and getattr(draft.given, field) is None and draft.given.gpus is None:
+        draft.set(field, 1, origin)

@@ -144,6 +144,19 @@ def test_the_launcher_of_deepspeed(tmp_path: Path) -> None:
     assert (plan.data, plan.zero_stage, plan.precision, plan.fp32_gradients) == (8, 2, Precision.BF16, False)
 
 
+def test_what_deepspeed_takes_from_its_servers_is_not_guessed() -> None:
+    arguments = "train.py --per_device_train_batch_size 1"
+    assert read(f"deepspeed --num_gpus 4 {arguments}").plan.gpus == 4
+    for launcher in ("deepspeed --num_nodes 2", "deepspeed --hostfile hosts --num_gpus 4", "python --num_nodes 2"):
+        assert refused(f"{launcher} {arguments}").startswith("gpus: is in neither the configuration nor the options")
+    assert read(f"deepspeed --num_nodes 2 {arguments}", gpus_per_node=8).plan.gpus == 16
+
+
+def test_all_gpus_of_one_server() -> None:
+    command = "torchrun --nproc-per-node gpu train.py --per_device_train_batch_size 1"
+    assert read(command, gpus_per_node=8).plan.gpus == 8
+
+
 def test_defaults_are_those_of_torchrun_and_trainer() -> None:
     reading = read("torchrun --nproc_per_node 4 train.py --max_seq_length 2048")
     assert (reading.plan.gpus, reading.plan.micro_batch, reading.plan.precision) == (4, 8, Precision.FP32)
