@@ -46,6 +46,7 @@ _NOT_COUNTED = {
     "mtp-num-layers": "layers of multi-token prediction are not counted",
     "num-layers-at-end-in-bf16": "all layers are counted in FP8",
     "moe-expert-capacity-factor": "no token is counted as dropped",
+    "deepspeed-config": "what the file says is not in the plan",
 }
 """Flags that change the training but not the plan, with what the plan says instead (nothing: without effect)."""
 

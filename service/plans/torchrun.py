@@ -50,9 +50,12 @@ def read_torchrun(text: str, given: Given, model: Model | None = None, folder: P
     flags, draft = arguments(text), Draft(given, model)
     machines(flags, draft)
     name = "per-device-train-batch-size"
-    if name not in flags and given.micro_batch is None:
-        draft.warn(f"{flags.label(name)} is not said: {DEFAULT_BATCH}, the default of Hugging Face Trainer, is assumed")
-    draft.set("micro_batch", DEFAULT_BATCH, f"default of {flags.label(name)}")
+    if "deepspeed-config" not in flags:
+        if name not in flags and given.micro_batch is None:
+            draft.warn(
+                f"{flags.label(name)} is not said: {DEFAULT_BATCH}, the default of Hugging Face Trainer, is assumed"
+            )
+        draft.set("micro_batch", DEFAULT_BATCH, f"default of {flags.label(name)}")
     draft.set("micro_batch", flags.count(name), flags.label(name))
     name = "gradient-accumulation-steps"
     draft.set("accumulation", flags.count(name), flags.label(name))
@@ -68,14 +71,13 @@ def read_torchrun(text: str, given: Given, model: Model | None = None, folder: P
         draft.set("recompute", Recompute.FULL, flags.label("gradient-checkpointing"))
     if flags.text("attn-implementation") == "eager":
         draft.set("flash_attention", False, f"{flags.label('attn-implementation')} eager")
-    if "fsdp" in flags and "deepspeed" in flags:
-        raise ReadError(flags.label("fsdp"), f"and {flags.label('deepspeed')} exclude each other")
+    deepspeed = next((name for name in ("deepspeed", "deepspeed-config") if name in flags), None)
+    if "fsdp" in flags and deepspeed is not None:
+        raise ReadError(flags.label("fsdp"), f"and {flags.label(deepspeed)} exclude each other")
     if "fsdp" in flags:
         _fsdp(flags, draft, folder)
-    elif "deepspeed" in flags:
-        content = _content(flags, "deepspeed", folder)
-        if content is not None:
-            take_deepspeed(Values(content), draft)
+    elif deepspeed is not None:
+        _deepspeed(flags, draft, folder)
     for name in _ADAPTERS:
         if name in flags and flags.text(name) not in ("full", "none", "false", "False", "0"):
             draft.set("adapters", True, flags.label(name))
@@ -116,6 +118,21 @@ def _accelerate(flags: Arguments, folder: Path | None) -> dict[str, Any] | None:
         else:
             content.update(said)
     return content
+
+
+def _deepspeed(flags: Arguments, draft: Draft, folder: Path | None) -> None:
+    """``--deepspeed FILE`` of Trainer, or ``--deepspeed_config FILE`` of programs that call DeepSpeed themselves.
+
+    The latter have a switch ``--deepspeed``; some of them make the configuration from ``--zero_stage`` and other flags.
+    """
+    content = _content(flags, "deepspeed-config" if "deepspeed-config" in flags else "deepspeed", folder)
+    stage = "zero-stage"
+    if content is not None:
+        take_deepspeed(Values(content), draft)
+    elif stage in flags:
+        draft.set("zero_stage", flags.count(stage, least=0, most=3), flags.label(stage))
+    elif draft.get("zero_stage") is None:
+        draft.warn(f"{flags.label('deepspeed')} names no configuration: ZeRO stage 0 is assumed")
 
 
 def _fsdp(flags: Arguments, draft: Draft, folder: Path | None) -> None:

@@ -237,6 +237,7 @@ def test_options_replace_the_arguments() -> None:
             "--rampup-batch-size: the batch grows during training; the plan has the last one",
         ),
         ("--optimizer-cpu-offload", "--optimizer-cpu-offload: optimizer states on the CPU are counted as GPU memory"),
+        ("--deepspeed_config ds.json", "--deepspeed_config: what the file says is not in the plan"),
         (
             "--tensor-model-parallel-sise 8",
             "--tensor-model-parallel-sise is not understood; did you mean 'tensor-model-parallel-size'?",

@@ -144,6 +144,26 @@ def test_the_launcher_of_deepspeed(tmp_path: Path) -> None:
     assert (plan.data, plan.zero_stage, plan.precision, plan.fp32_gradients) == (8, 2, Precision.BF16, False)
 
 
+def test_a_program_that_calls_deepspeed_itself(tmp_path: Path) -> None:
+    content = {"train_batch_size": 64, "zero_optimization": {"stage": 1}, "bf16": {"enabled": True}}
+    (tmp_path / "ds.json").write_text(json.dumps(content))
+    command = "deepspeed --num_gpus 8 train.py --deepspeed --deepspeed_config ds.json"
+    reading = read(command, tmp_path)
+    assert (reading.plan.zero_stage, reading.plan.micro_batch, reading.plan.global_batch) == (1, 8, 64)
+    assert (reading.plan.precision, reading.warnings) == (Precision.BF16, ())
+    assert refused(f"{command.replace('--deepspeed ', '')} --fsdp full_shard", tmp_path) == (
+        "--fsdp: and --deepspeed_config exclude each other"
+    )
+    assert refused(command).startswith("--deepspeed_config: ds.json: is a file, which is not opened here")
+
+
+def test_a_switch_for_deepspeed_without_a_configuration() -> None:
+    command = "deepspeed --num_gpus 8 train.py --deepspeed --per_device_train_batch_size 1"
+    assert read(command).warnings == ("--deepspeed names no configuration: ZeRO stage 0 is assumed",)
+    reading = read(f"{command} --zero_stage 3")
+    assert (reading.plan.zero_stage, reading.warnings) == (3, ())
+
+
 def test_what_deepspeed_takes_from_its_servers_is_not_guessed() -> None:
     arguments = "train.py --per_device_train_batch_size 1"
     assert read(f"deepspeed --num_gpus 4 {arguments}").plan.gpus == 4
