@@ -24,8 +24,13 @@ _SEQUENCES = (
 )
 """Tokens of a sample, as the training programs in use call them."""
 
-_ADAPTERS = ("use-peft", "use-lora", "lora-r", "lora-rank", "finetuning-type", "train-type")
-"""Flags that train adapters (LoRA) beside frozen weights."""
+_ADAPTERS = ("use-peft", "use-lora", "finetuning-type", "train-type")
+"""Flags that decide whether adapters (LoRA) are trained beside frozen weights."""
+
+_RANKS = ("lora-r", "lora-rank")
+"""Ranks of adapters. They say that adapters are trained where no flag decides it."""
+
+_WITHOUT_ADAPTERS = ("full", "none", "no", "false", "0")
 
 _LAUNCHED = {
     "": ("num-processes", "num-machines", "mixed-precision"),
@@ -78,8 +83,9 @@ def read_torchrun(text: str, given: Given, model: Model | None = None, folder: P
         _fsdp(flags, draft, folder)
     elif deepspeed is not None:
         _deepspeed(flags, draft, folder)
-    for name in _ADAPTERS:
-        if name in flags and flags.text(name) not in ("full", "none", "false", "False", "0"):
+    deciding = [name for name in _ADAPTERS if name in flags] or [name for name in _RANKS if name in flags]
+    for name in deciding:
+        if (flags.text(name) or "").lower() not in _WITHOUT_ADAPTERS:
             draft.set("adapters", True, flags.label(name))
     for name in ("load-in-4bit", "load-in-8bit", "quantization-bit"):
         if name in flags:

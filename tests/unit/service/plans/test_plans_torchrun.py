@@ -108,6 +108,9 @@ def test_deepspeed_takes_what_it_leaves_open_from_the_arguments(tmp_path: Path) 
 def test_adapters() -> None:
     assert not read(COMMAND).plan.adapters
     assert not read(f"{COMMAND} --finetuning_type full").plan.adapters
+    assert not read(f"{COMMAND} --use_lora False --lora_r 64").plan.adapters
+    assert not read(f"{COMMAND} --finetuning_type full --lora_rank 8").plan.adapters
+    assert read(f"{COMMAND} --lora_rank 8").plan.adapters
     reading = read(f"{COMMAND} --use_peft --lora_r 16 --load_in_4bit")
     assert reading.plan.adapters
     assert reading.warnings == ("--load_in_4bit: weights are counted in the precision of the plan",)
