@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from policies.model.plan import Precision, Recompute
+from service.plans.optimizers import name_other
 from service.plans.reading import Draft, Given, Model, Reading
 from service.plans.values import AUTO, ReadError, Suggestions, Values
 
@@ -54,6 +55,8 @@ def take_deepspeed(values: Values, draft: Draft) -> None:
         draft.set("recompute", Recompute.FULL, values.label("activation_checkpointing"))
         if recompute.flag("cpu_checkpointing"):
             draft.warn(f"{recompute.label('cpu_checkpointing')}: activations on the CPU are counted as GPU memory")
+    optimizer = values.section("optimizer")
+    name_other(draft, optimizer.label("type"), optimizer.raw("type"))
     for key in ("sparse_attention", "compression_training", "curriculum_learning", "progressive_layer_drop"):
         if key in values:
             values.raw(key)

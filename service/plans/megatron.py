@@ -10,6 +10,7 @@ from policies.model.plan import Precision
 from policies.model.shape import Attention, Experts, LatentAttention, ModelShape, TransformerShape
 from service.plans.arguments import Arguments, arguments
 from service.plans.launcher import machines
+from service.plans.optimizers import name_other
 from service.plans.reading import INTERLEAVED, RECOMPUTES, Draft, Given, Model, Reading
 from service.plans.values import LAYERS_MAX, ReadError
 
@@ -38,6 +39,7 @@ _RECIPES = {
 
 _NOT_COUNTED = {
     "rampup-batch-size": "the batch grows during training; the plan has the last one",
+    "use-precision-aware-optimizer": "gradients and optimizer states are counted in their usual formats",
     "optimizer-cpu-offload": "optimizer states on the CPU are counted as GPU memory",
     "cpu-offloading-num-layers": "activations on the CPU are counted as GPU memory",
     "decoder-first-pipeline-num-layers": "stages are counted with equally many layers",
@@ -365,5 +367,6 @@ def _warn(flags: Arguments, draft: Draft) -> None:
     for name, effect in _NOT_COUNTED.items():
         if name in flags and flags.raw(name) not in ("0", "false", "False"):
             draft.warn(f"{flags.label(name)}: {effect}")
+    name_other(draft, flags.label("optimizer"), flags.raw("optimizer"))
     for text in flags.not_understood(name for names in _DEGREES.values() for name in names):
         draft.warn(text)

@@ -10,6 +10,7 @@ from service.plans.deepspeed import take_deepspeed
 from service.plans.files import load_json, load_yaml, named_file, parse_json
 from service.plans.fsdp import STRATEGIES, strategy, take_fsdp, wide_weights
 from service.plans.launcher import machines
+from service.plans.optimizers import name_other
 from service.plans.reading import Draft, Given, Model, Reading
 from service.plans.values import ReadError, Values
 
@@ -87,6 +88,12 @@ def read_torchrun(text: str, given: Given, model: Model | None = None, folder: P
     for name in deciding:
         if (flags.text(name) or "").lower() not in _WITHOUT_ADAPTERS:
             draft.set("adapters", True, flags.label(name))
+    name_other(draft, flags.label("optim"), flags.raw("optim"))
+    # DeepSpeed keeps weights of its own in fp32, whatever the program loads.
+    by_deepspeed = deepspeed is not None or (launched or {}).get("distributed_type") == "DEEPSPEED"
+    if not by_deepspeed and flags.text("torch-dtype") not in (None, "float32"):
+        label = f"{flags.label('torch-dtype')} {flags.text('torch-dtype')}"
+        draft.warn(f"{label}: weights, gradients and moments are counted as with weights in fp32")
     for name in ("load-in-4bit", "load-in-8bit", "quantization-bit"):
         if name in flags:
             draft.warn(f"{flags.label(name)}: weights are counted in the precision of the plan")

@@ -166,6 +166,7 @@ def test_values_left_to_the_program_are_asked_for() -> None:
     [
         ({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}, "zero_optimization.offload_optimizer.device"),
         ({"zero_optimization": {"stage": 3, "zero_quantized_weights": True}}, "zero_optimization.zero_quantized_weights"),
+        ({"optimizer": {"type": "Lion"}}, "optimizer.type Lion: its states are counted as those of Adam"),
         ({"sparse_attention": {"mode": "fixed"}}, "sparse_attention: the time it saves is not counted"),
         ({"zero_optimisation": {"stage": 3}}, "zero_optimisation is not understood; did you mean 'zero_optimization'?"),
         ({"train_micro_batch_size": 4}, "train_micro_batch_size is not understood"),
@@ -174,6 +175,10 @@ def test_values_left_to_the_program_are_asked_for() -> None:
 def test_what_is_not_in_the_plan_is_named(change: dict[str, Any], warning: str) -> None:
     (found,) = read(ZERO3 | change, gpus=32).warnings
     assert found.startswith(warning)
+
+
+def test_the_states_of_adam_are_counted() -> None:
+    assert read(ZERO3 | {"optimizer": {"type": "OneBitAdam"}}, gpus=32).warnings == ()
 
 
 @pytest.mark.parametrize(

@@ -237,6 +237,11 @@ def test_options_replace_the_arguments() -> None:
             "--rampup-batch-size: the batch grows during training; the plan has the last one",
         ),
         ("--optimizer-cpu-offload", "--optimizer-cpu-offload: optimizer states on the CPU are counted as GPU memory"),
+        ("--optimizer sgd", "--optimizer sgd: its states are counted as those of Adam"),
+        (
+            "--use-precision-aware-optimizer",
+            "--use-precision-aware-optimizer: gradients and optimizer states are counted in their usual formats",
+        ),
         ("--deepspeed_config ds.json", "--deepspeed_config: what the file says is not in the plan"),
         (
             "--tensor-model-parallel-sise 8",

@@ -214,3 +214,15 @@ def test_flags_of_a_plan_that_are_not_understood_are_named() -> None:
         "--tensor_parallel_size is not understood",
         "--per_device_train_batchsize is not understood; did you mean 'per-device-train-batch-size'?",
     )
+
+
+def test_states_that_are_not_those_of_adam_with_fp32_weights_are_named(tmp_path: Path) -> None:
+    assert read(f"{COMMAND} --optim adamw_torch_fused --torch_dtype float32").warnings == ()
+    assert read(f"{COMMAND} --optim adamw_bnb_8bit --torch_dtype bfloat16").warnings == (
+        "--optim adamw_bnb_8bit: its states are counted as those of Adam",
+        "--torch_dtype bfloat16: weights, gradients and moments are counted as with weights in fp32",
+    )
+    (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}}))
+    assert read(f"{COMMAND} --deepspeed ds.json --torch_dtype bfloat16", tmp_path).warnings == ()
+    launcher = "accelerate launch --num_processes 8 --use_deepspeed train.py --per_device_train_batch_size 1"
+    assert read(f"{launcher} --torch_dtype bfloat16").warnings == ()
