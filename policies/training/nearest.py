@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 
 from policies.model.plan import Recompute, TrainingPlan
 from policies.model.shape import ModelShape
-from policies.training.hardware import GpuModel
+from policies.training.hardware import GpuModel, Links
 from policies.training.iteration import iteration_time
 from policies.training.memory import MemoryBill, memory_bill
 from policies.training.plans import (
@@ -69,23 +69,33 @@ class PlanDoesNotFit(ValueError):
         )
 
 
-def require_fit(shape: ModelShape, plan: TrainingPlan, gpu: GpuModel) -> MemoryBill:
-    """The bill of a plan that fits. Raises :class:`PlanDoesNotFit`, and PlanError for a plan that contradicts the shape."""
+def require_fit(shape: ModelShape, plan: TrainingPlan, gpu: GpuModel, links: Links | None = None) -> MemoryBill:
+    """The bill of a plan that fits. Raises :class:`PlanDoesNotFit`, and PlanError for a plan that contradicts the shape.
+
+    ``links``: see :func:`nearest_plans`.
+    """
     bill = memory_bill(shape, plan)
     if bill.peak > TOLERANCE * gpu.memory_bytes:
-        raise PlanDoesNotFit(bill, gpu, nearest_plans(shape, plan, gpu))
+        raise PlanDoesNotFit(bill, gpu, nearest_plans(shape, plan, gpu, links))
     return bill
 
 
 def nearest_plans(
-    shape: ModelShape, plan: TrainingPlan, gpu: GpuModel, stages_max: int = STAGES_MAX
+    shape: ModelShape,
+    plan: TrainingPlan,
+    gpu: GpuModel,
+    links: Links | None = None,
+    stages_max: int = STAGES_MAX,
 ) -> list[FittingPlan]:
     """Up to :data:`NEAREST_MAX` plans that fit with the fewest changes; on more GPUs only where these do not suffice.
+
+    ``links`` default to those of a usual server with the GPU. They give the times, and the largest tensor group.
 
     The search changes at most :data:`CHANGES_MAX` fields and goes on with the :data:`WIDTH` plans that need least, so it may
     miss a plan. It counts the memory of about ``stages_max`` pipeline stages. Plans of equally many changes are ordered by
     predicted speed, the fastest first.
     """
+    links = links or Links.of(gpu)
     states, left = _states(shape, plan), stages_max
     for doublings in range(GROWTH_MAX + 1):
         grown = _grown(plan, 2**doublings)
@@ -93,11 +103,11 @@ def nearest_plans(
             continue
         if grown.pipeline * grown.virtual_stages > max(shape.layers, plan.pipeline * plan.virtual_stages):
             break
-        found, counted = _search(shape, grown, gpu, left)
+        found, counted = _search(shape, grown, gpu, links.domain, left)
         left -= counted
         if found:
             near = [
-                FittingPlan(fitting, _changes(plan, fitting), peak, iteration_time(shape, fitting, gpu).total_s)
+                FittingPlan(fitting, _changes(plan, fitting), peak, iteration_time(shape, fitting, gpu, links).total_s)
                 for peak, fitting in found
             ]
             return sorted(near, key=lambda each: each.iteration_s)[:NEAREST_MAX]
@@ -114,7 +124,7 @@ def _states(shape: ModelShape, plan: TrainingPlan) -> float:
 
 
 def _search(
-    shape: ModelShape, start: TrainingPlan, gpu: GpuModel, stages_max: int
+    shape: ModelShape, start: TrainingPlan, gpu: GpuModel, domain: int, stages_max: int
 ) -> tuple[list[tuple[float, TrainingPlan]], int]:
     """Plans that fit, with their peaks, of the fewest changes of ``start``; and the stages that were counted."""
     seen, counted = {start}, start.pipeline
@@ -126,7 +136,7 @@ def _search(
         level.sort(key=lambda item: item[0])
         following = []
         for _, plan in level[:WIDTH]:
-            for changed in _changed(shape, plan, gpu):
+            for changed in _changed(shape, plan, domain):
                 if changed not in seen and counted < stages_max:
                     seen.add(changed)
                     counted += changed.pipeline
@@ -143,7 +153,7 @@ def _grown(plan: TrainingPlan, factor: int) -> TrainingPlan:
     return replace(plan, data=plan.data * data, pipeline=plan.pipeline * (factor // data))
 
 
-def _changed(shape: ModelShape, plan: TrainingPlan, gpu: GpuModel) -> Iterator[TrainingPlan]:
+def _changed(shape: ModelShape, plan: TrainingPlan, domain: int) -> Iterator[TrainingPlan]:
     """Plans on as many GPUs with one field changed, and with ``data`` where a group takes its GPUs."""
     if not plan.flash_attention:
         yield replace(plan, flash_attention=True)
@@ -165,14 +175,14 @@ def _changed(shape: ModelShape, plan: TrainingPlan, gpu: GpuModel) -> Iterator[T
     for expert in expert_degrees(shape, plan.gpus // plan.pipeline // plan.expert_tensor):
         if expert > plan.expert:
             yield replace(plan, expert=expert)
-    yield from _regrouped(shape, plan, gpu)
+    yield from _regrouped(shape, plan, domain)
 
 
-def _regrouped(shape: ModelShape, plan: TrainingPlan, gpu: GpuModel) -> Iterator[TrainingPlan]:
+def _regrouped(shape: ModelShape, plan: TrainingPlan, domain: int) -> Iterator[TrainingPlan]:
     """Larger tensor, pipeline and context groups, whose GPUs the replicas give up."""
     fixed = plan.virtual_stages > 1 or plan.zero_stage > PIPELINED_ZERO_STAGE_MAX
     lists = {
-        "tensor": tensor_degrees(shape, gpu.nvlink_domain),
+        "tensor": tensor_degrees(shape, domain),
         "pipeline": [] if fixed else pipeline_degrees(shape),
         "context": context_degrees(shape, plan.sequence),
     }

@@ -228,8 +228,8 @@ def _bill(shape: ModelShape, plan: TrainingPlan) -> MemoryBill:
 
 
 @lru_cache(maxsize=256)
-def _nearest(shape: ModelShape, plan: TrainingPlan, gpu: GpuModel) -> tuple[FittingPlan, ...]:
-    return tuple(nearest_plans(shape, plan, gpu, SEARCHED_STAGES_MAX))
+def _nearest(shape: ModelShape, plan: TrainingPlan, gpu: GpuModel, links: Links) -> tuple[FittingPlan, ...]:
+    return tuple(nearest_plans(shape, plan, gpu, links, SEARCHED_STAGES_MAX))
 
 
 class MemoryCheck:
@@ -250,7 +250,9 @@ class MemoryCheck:
         largest = max(taken, key=lambda each: each.memory_bytes or 0)
         assert largest.gpu is not None
         self._searches += 1
-        near = _nearest(spec.shape, spec.plan, largest.gpu) if self._searches <= SEARCHES_MAX else ()
+        near: tuple[FittingPlan, ...] = ()
+        if self._searches <= SEARCHES_MAX:
+            near = _nearest(spec.shape, spec.plan, largest.gpu, links_on(self._cluster, largest.name))
         text = str(PlanDoesNotFit(bill, largest.gpu, near))
         return text if near or self._searches <= SEARCHES_MAX else text.partition(" No plan")[0]
 

@@ -105,7 +105,7 @@ def _own(shape: ModelShape, plan: TrainingPlan, gpu: GpuModel, links: Links) -> 
     nearest: tuple[FittingPlan, ...] = ()
     fits = True
     try:
-        bill = require_fit(shape, plan, gpu)
+        bill = require_fit(shape, plan, gpu, links)
     except PlanDoesNotFit as refusal:
         bill, nearest, fits = refusal.bill, refusal.nearest, False
     found = RankedPlan(plan, iteration_time(shape, plan, gpu, links), bill)

@@ -234,6 +234,15 @@ def test_a_plan_that_fits_no_gpu_is_refused_with_the_bill_and_the_nearest_plans(
     assert "No plan that fits was found." in none
 
 
+def test_the_nearest_plans_keep_tensor_groups_within_the_servers(client: Client, world: World) -> None:
+    body = planned({**LLAMA, "zero_stage": 0, "micro_batch": 8})
+    assert "tensor 1 -> 8" in refused(client, body, "/plan", "never-fits")
+    world.servers = [h100(name, 2) for name in "abcd"]
+    said = refused(client, body, "/plan", "never-fits")
+    assert "Nearest plans that fit: " in said
+    assert "tensor 1 -> 4" not in said and "tensor 1 -> 8" not in said
+
+
 def test_stated_memory_counts_and_unknown_memory_is_a_warning(client: Client, world: World) -> None:
     world.servers = [h100("a", gpu_memory_gib=24.0)]
     assert "has 24 GiB" in refused(client, planned(LLAMA), "/plan", "never-fits")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from policies.catalogue.shapes import SHAPES
 from policies.model.plan import PipelineSchedule, Precision, Recompute, TrainingPlan
 from policies.model.shape import ModelShape
-from policies.training.hardware import GPU_MODELS
+from policies.training.hardware import GPU_MODELS, Links
 from policies.training.iteration import iteration_time
 from policies.training.memory import memory_bill
 from policies.training.nearest import TOLERANCE, PlanDoesNotFit, nearest_plans, require_fit
@@ -100,6 +100,21 @@ def test_the_fastest_of_the_nearest_plans_is_first() -> None:
         times = [iteration_time(LLAMA, each.plan, GPU_MODELS["H100"]).total_s for each in near]
         assert len(near) > 1
         assert [each.iteration_s for each in near] == times == sorted(times)
+
+
+def test_the_links_give_the_times_and_the_largest_tensor_group() -> None:
+    gpu, slow = GPU_MODELS["A100-40"], Links(50e9, 1.25e9 / 2, 2)
+    plan = TrainingPlan(data=8, micro_batch=8, global_batch=256, sequence=4096)
+    usual = nearest_plans(LLAMA, plan, gpu)
+    assert max(each.plan.tensor for each in usual) > 2
+    near = nearest_plans(LLAMA, plan, gpu, slow)
+    assert near
+    for each in near:
+        assert each.plan.tensor <= 2
+        assert each.iteration_s == iteration_time(LLAMA, each.plan, gpu, slow).total_s
+    with pytest.raises(PlanDoesNotFit) as caught:
+        require_fit(LLAMA, plan, gpu, slow)
+    assert caught.value.nearest == tuple(near)
 
 
 def test_one_change_is_preferred_to_two() -> None:

@@ -235,6 +235,16 @@ def test_all_gpus_of_the_type_are_ranked(lab: Path) -> None:
     assert "gpus: is in neither" in plan(*options, "--nodes", "2")[2]
 
 
+def test_plans_that_would_fit_keep_tensor_groups_within_the_servers(lab: Path) -> None:
+    options = ("--from-torchrun", "t.py --bf16 --per_device_train_batch_size 8", "--model", "llama2-70b", "--gpus", "8")
+    usual = document(*options, code=1)["nearest"]
+    assert max(each["plan"]["tensor"] for each in usual) == 8
+    for more in (("--gpus-per-node", "4"), ("--cluster", str(lab))):
+        near = document(*options, *more, code=1)["nearest"]
+        assert near
+        assert max(each["plan"]["tensor"] for each in near) <= 4
+
+
 def test_the_only_type_of_a_cluster_file_needs_no_option(lab: Path) -> None:
     lab.write_text(CLUSTER.replace("H100", "A100"))
     assert document("--model", "llama3-8b", "--cluster", str(lab), gpu_type=None)["gpus"] == 40
