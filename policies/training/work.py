@@ -313,7 +313,7 @@ def _gradients(shape: ModelShape, plan: TrainingPlan, links: Links) -> tuple[flo
         if plan.zero_stage == 3 and held_parameters is dense:
             shard_s += (2 if plan.adapters else 3) * gathered
             copies = group // shards
-            if copies > 1:
+            if copies > 1 and not plan.adapters:
                 ring = links.collective_bytes_s(inner * shards, copies)
                 data_s += 2 * held_parameters / shards * width * (copies - 1) / copies / ring
         elif not plan.adapters:

@@ -56,6 +56,9 @@ def test_frozen_weights_have_no_gradient_and_no_optimizer_step() -> None:
     full, adapters = work(LLAMA3_8B, plan, LINKS), work(LLAMA3_8B, replace(plan, adapters=True), LINKS)
     assert adapters.low_flops == pytest.approx(full.low_flops * 2 / 3)
     assert (adapters.data_s, adapters.optimizer_bytes) == (0, 0)
+    hybrid = replace(plan, data=16, global_batch=16 * plan.micro_batch, zero_stage=3, shard_group=8)
+    assert work(LLAMA3_8B, hybrid, LINKS).data_s > 0
+    assert work(LLAMA3_8B, replace(hybrid, adapters=True), LINKS).data_s == 0
     assert full.data_s > 0
 
 
