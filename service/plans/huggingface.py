@@ -180,8 +180,13 @@ def _alternating(every: int) -> Callable[[Values, int], int]:
     return windowed
 
 
-def _experts(count: str, ffn: str, shared: str = "", shared_of: str = "") -> Callable[[Values], Experts]:
-    """Experts by their keys. ``shared``: units of the shared expert; ``shared_of``: how many shared experts of ``ffn`` units."""
+def _experts(
+    count: str, ffn: str, shared: str = "", shared_of: str = "", newer_count: str = ""
+) -> Callable[[Values], Experts]:
+    """Experts by their keys. ``shared``: units of the shared expert; ``shared_of``: how many shared experts of ``ffn`` units.
+
+    ``newer_count``: what newer releases of transformers write for ``count``.
+    """
 
     def experts(values: Values) -> Experts:
         units = values.needed(ffn)
@@ -189,7 +194,8 @@ def _experts(count: str, ffn: str, shared: str = "", shared_of: str = "") -> Cal
         if shared_of:
             common = units * (values.count(shared_of, least=0) or 0)
         top_k = values.needed("num_experts_per_tok")
-        return Experts(count=values.needed(count), top_k=top_k, ffn=units, shared_ffn=common or 0)
+        held = values.needed(newer_count if newer_count in values else count)
+        return Experts(count=held, top_k=top_k, ffn=units, shared_ffn=common or 0)
 
     return experts
 
@@ -306,9 +312,8 @@ MODEL_TYPES: Mapping[str, Callable[[Values], _Found]] = {
     "qwen3": _decoder(_Family(head_dim=128, windowed=_upper_windowed)),
     "qwen3_moe": _decoder(
         _Family(
-            head_dim=128,
             windowed=_upper_windowed,
-            experts=_experts("num_experts", "moe_intermediate_size"),
+            experts=_experts("num_experts", "moe_intermediate_size", newer_count="num_local_experts"),
             dense=_sparse_step,
         )
     ),

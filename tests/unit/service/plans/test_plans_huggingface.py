@@ -86,6 +86,17 @@ def test_layers_without_experts() -> None:
     assert shape_of(stepped).dense_layers == 25
 
 
+def test_a_file_of_transformers_5_has_another_key_for_the_experts_of_qwen() -> None:
+    older = CONFIGS["qwen3-30b-a3b"]
+    newer = {key: value for key, value in older.items() if key != "num_experts"} | {"num_local_experts": 128}
+    assert shape_of(newer) == shape_of(older)
+
+
+def test_the_heads_of_qwen_with_experts_divide_the_hidden_size_unless_it_says_otherwise() -> None:
+    config = {key: value for key, value in CONFIGS["qwen3-30b-a3b"].items() if key != "head_dim"}
+    assert (shape_of(CONFIGS["qwen3-30b-a3b"]).head_dim, shape_of(config).head_dim) == (128, 2048 // 32)
+
+
 def test_encoders_attend_to_all_and_images_fix_the_sequence() -> None:
     assert shape_of(CONFIGS["bert-large"]).attention is Attention.FULL
     assert huggingface_model(CONFIGS["vit-large"]).sequence == 197
