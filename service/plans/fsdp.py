@@ -45,13 +45,15 @@ def take_fsdp(section: Values, draft: Draft) -> bool:
     strategy(draft, STRATEGIES["FULL_SHARD"], "default of FSDP")
     named, reshard = key("sharding_strategy"), key("reshard_after_forward")
     said = False
-    if section.count(key("version")) == 2 or (named not in section and not isinstance(section.raw(reshard), str)):
+    if section.count(key("version")) == 2 or (named not in section and _is_switch(section.raw(reshard))):
         if reshard in section:
             draft.set("zero_stage", 3 if section.flag(reshard) else 2, section.label(reshard))
             said = True
     else:
         name = named if named in section else reshard
-        found = section.choice(name, _BY_WORD)
+        found = _BY_WORD.get(str(section.raw(name)).upper())  # accelerate takes small letters, too
+        if found is None and name in section:
+            raise section.fault(name, f"must be one of {', '.join(_BY_WORD)}")
         if found is not None:
             strategy(draft, found, section.label(name))
             said = True
@@ -66,3 +68,8 @@ def take_fsdp(section: Values, draft: Draft) -> bool:
         if likeness := get_close_matches(each.removeprefix("fsdp_"), _KEYS, 1, MISTYPED):
             draft.warn(f"{section.label(each)} is not understood; did you mean {likeness[0]!r}?")
     return said
+
+
+def _is_switch(value: object) -> bool:
+    """Whether it is the switch of version 2, not a strategy of version 1."""
+    return not isinstance(value, str) or value.lower() in ("true", "false")

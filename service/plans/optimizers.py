@@ -5,7 +5,7 @@ from service.plans.reading import Draft
 _TWO_MOMENTS = {
     "adam", "adamw", "adamw_anyprecision", "adamw_apex_fused", "adamw_hf", "adamw_torch", "adamw_torch_fused",
     "adamw_torch_npu_fused", "adamw_torch_xla", "lamb", "muadam", "muadamw", "onebitadam", "onebitlamb", "paged_adamw",
-    "paged_adamw_32bit", "schedule_free_adamw", "zerooneadam",
+    "paged_adamw_32bit", "schedule_free_adamw", "stable_adamw", "zerooneadam",
 }  # fmt: skip
 """As Megatron-LM, DeepSpeed and Hugging Face Trainer call them."""
 

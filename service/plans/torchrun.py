@@ -73,8 +73,10 @@ def read_torchrun(text: str, given: Given, model: Model | None = None, folder: P
     _precision(flags, draft)
     if draft.get("fp32_gradients") is None:
         wide_weights(draft)
-    if flags.flag("gradient-checkpointing"):
-        draft.set("recompute", Recompute.FULL, flags.label("gradient-checkpointing"))
+    # Transformers 5 has the first name, and heeds the older one only where that is not said.
+    recompute = "activation-checkpointing" if "activation-checkpointing" in flags else "gradient-checkpointing"
+    if flags.flag(recompute):
+        draft.set("recompute", Recompute.FULL, flags.label(recompute))
     if flags.text("attn-implementation") == "eager":
         draft.set("flash_attention", False, f"{flags.label('attn-implementation')} eager")
     deepspeed = next((name for name in ("deepspeed", "deepspeed-config") if name in flags), None)

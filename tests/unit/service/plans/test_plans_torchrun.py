@@ -68,6 +68,8 @@ def test_full_shards() -> None:
         ("--fsdp", 3, 0),
         ("--fsdp false", 0, 0),
         ("""--fsdp true --fsdp_config '{"version": 2, "reshard_after_forward": false}'""", 2, 0),
+        ("""--fsdp --fsdp_config '{"reshard_after_forward": "false"}'""", 2, 0),
+        ("""--fsdp --fsdp_config '{"version": 1, "reshard_after_forward": "hybrid_shard"}'""", 3, 8),
         ("""--fsdp full_shard --fsdp_config '{"fsdp_version": 2, "fsdp_reshard_after_forward": false}'""", 2, 0),
     ],
 )
@@ -81,6 +83,14 @@ def test_a_file_of_fsdp(tmp_path: Path) -> None:
     command = COMMAND.replace("--gradient_checkpointing", "--fsdp full_shard --fsdp_config fsdp.json")
     assert read(command, tmp_path).plan.recompute is Recompute.FULL
     assert refused(command, tmp_path / "absent").startswith("--fsdp_config: ")
+
+
+def test_transformers_5_calls_recomputation_by_another_name() -> None:
+    command = COMMAND.replace("--gradient_checkpointing", "{}")
+    assert read(command.format("--activation_checkpointing")).plan.recompute is Recompute.FULL
+    assert read(command.format("--activation_checkpointing false --gradient_checkpointing")).plan.recompute is (
+        Recompute.NONE
+    )
 
 
 def test_deepspeed_takes_what_it_leaves_open_from_the_arguments(tmp_path: Path) -> None:
