@@ -223,7 +223,9 @@ def megatron_shape(flags: Arguments, tensor: int = 1) -> TransformerShape | None
         return None
     hidden, heads = flags.needed("hidden-size"), flags.needed("num-attention-heads")
     gated = any(flags.flag(name) for name in ("swiglu", "quick-geglu", "gated-linear-unit"))
-    ffn = flags.count("ffn-hidden-size") or (hidden * 8 // 3 // 64 * 64 if gated else 4 * hidden)
+    # Megatron-LM makes the units fewer for this gate alone.
+    usual = hidden * 8 // 3 // 64 * 64 if flags.flag("swiglu") else 4 * hidden
+    ffn = flags.count("ffn-hidden-size") or usual
     dim = flags.count("kv-channels")
     if dim is None and hidden % heads:
         raise ReadError(flags.label("hidden-size"), f"must be a multiple of num-attention-heads {heads} (got {hidden})")

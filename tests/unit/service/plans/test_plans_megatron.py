@@ -113,6 +113,10 @@ def test_the_units_of_a_gated_layer_are_those_of_megatron() -> None:
     shape = read(LLAMA3_8B.replace("--ffn-hidden-size 14336 ", ""), gpus=8).shape
     assert isinstance(shape, TransformerShape)
     assert shape.ffn == 10880  # 2/3 of 4 x 4,096, in multiples of 64
+    for gate in ("--quick-geglu", "--gated-linear-unit"):
+        shape = read(LLAMA3_8B.replace("--ffn-hidden-size 14336 ", "").replace("--swiglu", gate), gpus=8).shape
+        assert isinstance(shape, TransformerShape)
+        assert (shape.gated, shape.ffn) == (True, 4 * 4096)
 
 
 def test_experts_latent_attention_and_a_layout() -> None:
