@@ -33,6 +33,15 @@ _RANKS = ("lora-r", "lora-rank")
 
 _WITHOUT_ADAPTERS = ("full", "none", "no", "false", "0")
 
+_NOT_COUNTED = {
+    "load-in-4bit": "weights are counted in the precision of the plan",
+    "load-in-8bit": "weights are counted in the precision of the plan",
+    "quantization-bit": "weights are counted in the precision of the plan",
+    "use-liger-kernel": "logits are counted, which its loss does not keep",
+    "activation-offloading": "activations on the CPU are counted as GPU memory",
+}
+"""Flags that change the training but not the plan, with what the plan says instead."""
+
 _LAUNCHED = {
     "": ("num-processes", "num-machines", "mixed-precision"),
     "fsdp_config": (
@@ -96,9 +105,9 @@ def read_torchrun(text: str, given: Given, model: Model | None = None, folder: P
     if not by_deepspeed and flags.text("torch-dtype") not in (None, "float32"):
         label = f"{flags.label('torch-dtype')} {flags.text('torch-dtype')}"
         draft.warn(f"{label}: weights, gradients and moments are counted as with weights in fp32")
-    for name in ("load-in-4bit", "load-in-8bit", "quantization-bit"):
-        if name in flags:
-            draft.warn(f"{flags.label(name)}: weights are counted in the precision of the plan")
+    for name, effect in _NOT_COUNTED.items():
+        if name in flags and (flags.text(name) or "").lower() not in ("false", "no", "none", "0"):
+            draft.warn(f"{flags.label(name)}: {effect}")
     for line in flags.not_understood(
         ("per-device-train-batch-size", "gradient-accumulation-steps", "fsdp", *_SEQUENCES)
     ):

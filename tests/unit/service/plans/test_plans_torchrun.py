@@ -236,3 +236,12 @@ def test_states_that_are_not_those_of_adam_with_fp32_weights_are_named(tmp_path:
     assert read(f"{COMMAND} --deepspeed ds.json --torch_dtype bfloat16", tmp_path).warnings == ()
     launcher = "accelerate launch --num_processes 8 --use_deepspeed train.py --per_device_train_batch_size 1"
     assert read(f"{launcher} --torch_dtype bfloat16").warnings == ()
+
+
+def test_what_changes_the_training_but_not_the_plan_is_named() -> None:
+    assert read(f"{COMMAND} --use_liger_kernel --activation_offloading True --quantization_bit 4").warnings == (
+        "--quantization_bit: weights are counted in the precision of the plan",
+        "--use_liger_kernel: logits are counted, which its loss does not keep",
+        "--activation_offloading: activations on the CPU are counted as GPU memory",
+    )
+    assert read(f"{COMMAND} --load_in_4bit False --use_liger_kernel false").warnings == ()
