@@ -31,8 +31,11 @@ def read_deepspeed(content: Mapping[str, Any], given: Given, model: Model | None
     return draft.finish()
 
 
-def take_deepspeed(values: Values, draft: Draft) -> None:
-    """Take what the configuration says. An ``auto`` keeps what the draft already has from the program around DeepSpeed."""
+def take_deepspeed(values: Values, draft: Draft, *, trainer: bool = False) -> None:
+    """Take what the configuration says. An ``auto`` keeps what the draft already has from the program around DeepSpeed.
+
+    ``trainer``: that is Hugging Face Trainer, whose models do not call DeepSpeed's functions for recomputation.
+    """
     _batch(values, draft)
     _precision(values, draft)
     _zero(values.section("zero_optimization"), draft)
@@ -51,7 +54,10 @@ def take_deepspeed(values: Values, draft: Draft) -> None:
         wide = draft.get("zero_stage", 0) == 0 and draft.get("precision") is not Precision.FP16
         draft.set("fp32_gradients", wide, f"default of DeepSpeed with stage {draft.get('zero_stage', 0)}")
     recompute = values.section("activation_checkpointing")
-    if recompute.content:
+    if recompute.content and trainer:
+        name = values.label("activation_checkpointing")
+        draft.warn(f"{name} has no effect on models of transformers; --gradient_checkpointing has")
+    elif recompute.content:
         draft.set("recompute", Recompute.FULL, values.label("activation_checkpointing"))
         if recompute.flag("cpu_checkpointing"):
             draft.warn(f"{recompute.label('cpu_checkpointing')}: activations on the CPU are counted as GPU memory")

@@ -149,10 +149,11 @@ def _deepspeed(flags: Arguments, draft: Draft, folder: Path | None) -> None:
 
     The latter have a switch ``--deepspeed``; some of them make the configuration from ``--zero_stage`` and other flags.
     """
-    content = _content(flags, "deepspeed-config" if "deepspeed-config" in flags else "deepspeed", folder)
+    trainer = "deepspeed-config" not in flags
+    content = _content(flags, "deepspeed" if trainer else "deepspeed-config", folder)
     stage = "zero-stage"
     if content is not None:
-        take_deepspeed(Values(content), draft)
+        take_deepspeed(Values(content), draft, trainer=trainer)
     elif stage in flags:
         draft.set("zero_stage", flags.count(stage, least=0, most=3), flags.label(stage))
     elif draft.get("zero_stage") is None:

@@ -170,6 +170,22 @@ def test_a_program_that_calls_deepspeed_itself(tmp_path: Path) -> None:
     assert refused(command).startswith("--deepspeed_config: ds.json: is a file, which is not opened here")
 
 
+def test_models_of_trainer_do_not_recompute_what_deepspeed_is_told_to(tmp_path: Path) -> None:
+    content = {
+        "train_micro_batch_size_per_gpu": 2,
+        "activation_checkpointing": {"partition_activations": False, "cpu_checkpointing": False},
+    }
+    (tmp_path / "ds.json").write_text(json.dumps(content))
+    command = "deepspeed --num_gpus 8 train.py --per_device_train_batch_size 2"
+    reading = read(f"{command} --deepspeed ds.json", tmp_path)
+    assert reading.plan.recompute is Recompute.NONE
+    assert reading.warnings == (
+        "activation_checkpointing has no effect on models of transformers; --gradient_checkpointing has",
+    )
+    assert read(f"{command} --deepspeed ds.json --gradient_checkpointing", tmp_path).plan.recompute is Recompute.FULL
+    assert read(f"{command} --deepspeed_config ds.json", tmp_path).plan.recompute is Recompute.FULL
+
+
 def test_a_switch_for_deepspeed_without_a_configuration() -> None:
     command = "deepspeed --num_gpus 8 train.py --deepspeed --per_device_train_batch_size 1"
     assert read(command).warnings == ("--deepspeed names no configuration: ZeRO stage 0 is assumed",)
