@@ -76,7 +76,7 @@ def read_megatron(text: str, given: Given, model: Model | None = None) -> Readin
         draft.drop("expert_tensor")
     elif "expert-tensor-parallel-size" not in flags and draft.get("tensor", 1) > 1:
         draft.set("expert_tensor", draft.get("tensor"), "default: the tensor degree")
-    if draft.get("tensor", 1) > 1 and flags.flag("sequence-parallel"):
+    if flags.flag("sequence-parallel") and draft.get("tensor", 1) > 1:
         draft.set("sequence_parallel", True, flags.label("sequence-parallel"))
     if any("full_iteration" in word for word in flags.every("cuda-graph-scope")):
         draft.set("graphed", True, flags.label("cuda-graph-scope"))

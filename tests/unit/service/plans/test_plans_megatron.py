@@ -271,6 +271,9 @@ def test_flags_without_effect_on_the_plan_are_not_named() -> None:
         " --data-parallel-random-init --distributed-timeout-minutes 60 --use-cpu-initialization --defer-embedding-wgrad-compute"
     )
     assert read(f"{LLAMA3_8B} {flags}", gpus=8).warnings == ()
+    alone = f"{LLAMA3_8B} --tensor-model-parallel-size 1 --sequence-parallel"
+    assert read(alone, gpus=8).warnings == (), "Megatron-LM ignores it without a tensor group"
+    assert not read(alone, gpus=8).plan.sequence_parallel
 
 
 @pytest.mark.parametrize(
