@@ -18,6 +18,10 @@ END = ")"
 
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)\+?=(.*)", re.DOTALL)
 _USED = re.compile(r"\$\{(\w+)(?::?-([^{}]*))?\}|\$(\w+)")
+_LAUNCHER = re.compile(r"(?:^|[\s/])(?:torchrun|deepspeed|accelerate\s+launch|python[\d.]*)\s")
+_FLAG = re.compile(r"\s--\w")
+
+_SAYING = ("echo", "printf")
 _WHOLE = re.compile(r"\$\{?([A-Za-z_]\w*)(?:\[[@*]\])?\}?")
 
 
@@ -26,8 +30,13 @@ def words_of(text: str) -> list[str]:
     if len(text.encode("utf-8", "replace")) > TEXT_BYTES_MAX:
         raise ReadError("arguments", f"are longer than {TEXT_BYTES_MAX:,} bytes")
     reader = _Script()
+    words: list[str] = []
+    said = False
     try:
-        return [word for token in _split(text.replace("\r\n", "\n")) for word in reader.words(token)]
+        for token in _split(text.replace("\r\n", "\n")):
+            words += reader.words(token) if said else reader.parts(token)
+            said = token in _SAYING or (said and token.startswith("-"))
+        return words
     except RecursionError:
         raise ReadError("arguments", "are nested too deeply to be read") from None
 
@@ -48,6 +57,21 @@ class _Script:
         self._variables: dict[str, str] = {}
         self._read: set[str] = set()
         self._put_in = 0
+
+    def parts(self, token: str) -> Iterator[str]:
+        """As :meth:`words`; a word that holds a whole command, as ``$LAUNCHER`` or after ``bash -c``, is read as its words."""
+        for word in self.words(token):
+            if not (_LAUNCHER.search(word) and _FLAG.search(word)):
+                yield word
+                continue
+            try:
+                found = _split(word)
+            except ReadError:
+                found = word.split()
+            for each in found:
+                used = _WHOLE.fullmatch(each)
+                if used is None or used[1] not in self._read:
+                    yield self._filled(each)
 
     def words(self, token: str) -> Iterator[str]:
         """What a token stands for: itself, the flags within it, or nothing."""
