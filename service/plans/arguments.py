@@ -16,6 +16,8 @@ _TRUTH_LIKENESS = 0.7
 """A word this close to a truth value is taken for a mistyped one."""
 
 _VARIABLE = re.compile(r"\$\{?[A-Za-z_]\w*(\[[@*]\])?\}?")
+_HOLDS_FLAGS = re.compile(r"ARG|CMD|CONFIG|FLAG|OPT|PARAM|\[", re.IGNORECASE)
+"""What a variable's name says, or its form as an array."""
 
 _PLANNED = re.compile(
     r"parallel-(size|degree)|(tensor|pipeline|context|sequence|expert|data)-parallel$|(^|-)(tp|pp|cp|ep|sp|dp)-(size|degree)"
@@ -35,12 +37,16 @@ class Arguments(Values):
     """Flags by name with hyphens, without leading ones: ``--nproc_per_node 8`` is ``nproc-per-node``.
 
     A flag given twice has its last value, as argparse has it. A value that several words follow is the first one;
-    :meth:`every` gives all. ``positional`` are the words that belong to no flag, or that follow the value of one.
+    :meth:`every` gives all. ``positional`` are the words that belong to no flag, or that follow the value of one. ``hiding``:
+    shell variables that may hold flags.
     """
 
-    def __init__(self, flags: dict[str, list[str]], written: dict[str, str], positional: list[str]) -> None:
+    def __init__(
+        self, flags: dict[str, list[str]], written: dict[str, str], positional: list[str], hiding: list[str]
+    ) -> None:
         super().__init__({name: values[0] if values else "" for name, values in flags.items()}, labels=written)
         self._flags = flags
+        self._hiding = hiding
         self.positional = positional
 
     def every(self, key: str) -> list[str]:
@@ -66,9 +72,8 @@ class Arguments(Values):
         for position, name in enumerate(flags):
             if _PLANNED.search(name) or (position < COMPARED_MAX and get_close_matches(name, words, 1, MISTYPED)):
                 yield f"{self.label(name)} is not understood{suggestions.near(name)}"
-        for word in self.positional:
-            if _VARIABLE.fullmatch(word):
-                yield f"{word} is a shell variable: its flags are not read"
+        for word in self._hiding:
+            yield f"{word} is a shell variable: its flags are not read"
 
 
 def arguments(text: str) -> Arguments:
@@ -76,6 +81,7 @@ def arguments(text: str) -> Arguments:
     flags: dict[str, list[str]] = {}
     written: dict[str, str] = {}
     positional: list[str] = []
+    hiding: list[str] = []
     current: list[str] | None = None
     for word in words_of(text):
         if word == END:
@@ -95,6 +101,9 @@ def arguments(text: str) -> Arguments:
             current = None
         else:
             positional.append(word)
+            # The word after a flag is its value, unless its name says otherwise: --bf16 $EXTRA_ARGS.
+            if _VARIABLE.fullmatch(word) and (current != [] or _HOLDS_FLAGS.search(word)):
+                hiding.append(word)
             if current is not None:
                 current.append(word)
-    return Arguments(flags, written, positional)
+    return Arguments(flags, written, positional, hiding)

@@ -271,6 +271,10 @@ def test_flags_without_effect_on_the_plan_are_not_named() -> None:
         " --data-parallel-random-init --distributed-timeout-minutes 60 --use-cpu-initialization --defer-embedding-wgrad-compute"
     )
     assert read(f"{LLAMA3_8B} {flags}", gpus=8).warnings == ()
+    assert read(f"{LLAMA3_8B} --data-path $DATA --node_rank ${{SLURM_NODEID}}", gpus=8).warnings == ()
+    for word in ("--swiglu $EXTRA_ARGS", "--swiglu ${MORE[@]}", "train.sh $MORE", "--split 1 $MORE"):
+        (warning,) = read(f"{LLAMA3_8B} {word}", gpus=8).warnings
+        assert warning == f"{word.split()[-1]} is a shell variable: its flags are not read"
     alone = f"{LLAMA3_8B} --tensor-model-parallel-size 1 --sequence-parallel"
     assert read(alone, gpus=8).warnings == (), "Megatron-LM ignores it without a tensor group"
     assert not read(alone, gpus=8).plan.sequence_parallel
