@@ -37,6 +37,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "each job of a burst counts fully": {"bursts": False},
     "no calibration": {"step": 0.0},
     "calibration in steps of 0.02": {"step": 0.02},
+    "ended jobs alone": {"unfinished": False},
     "without distributions of the past": {"leave_out": EMPIRICAL},
     "without models": {"leave_out": tuple(ESTIMATORS)},
     **{f"without {kind.replace('_', ' ')}": {"leave_out": (kind,)} for kind in ESTIMATORS},
@@ -51,6 +52,7 @@ def changed(
     cold_share: float = aggregation.COLD_SHARE,
     bursts: bool = True,
     step: float = conformal.STEP,
+    unfinished: bool = True,
 ) -> Iterator[None]:
     """The aggregation with other constants."""
     with ExitStack() as stack:
@@ -69,6 +71,9 @@ def changed(
         if not bursts:
             put(aggregation.Bursts, "share", lambda self, group, submitted_at_s: 1.0)
         put(conformal, "STEP", step)
+        if not unfinished:
+            for each in (aggregation.Aggregation, conformal.SpreadCalibration):
+                put(each, "expect", lambda self, unfinished: None)
         yield
 
 

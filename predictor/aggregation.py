@@ -14,13 +14,14 @@ forgetting, the bound is on the sum over the newest 1/forgetting labels, and the
 the fast one.
 
 **Ours**, chosen by measurement (docs/measurements/prediction.md): the product of a slow and a fast memory, regrets smoothed over
-neighbouring levels and shared between buckets, and jobs of one burst counted as the few observations that they are.
+neighbouring levels and shared between buckets, jobs of one burst counted as the few observations that they are, and the regrets
+that are expected of unfinished jobs (:meth:`Aggregation.expect`). The bound is on the labels alone.
 """
 
 import math
-from collections import OrderedDict
-from collections.abc import Hashable, Sequence
-from typing import Any, Final
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -48,6 +49,10 @@ COLD_SHARE: Final = 0.5
 BURST_S: Final = 3_600.0
 """Jobs of one user that are submitted within this time are one burst."""
 BURSTS_KEPT: Final = 10_000
+UNFINISHED_MAX: Final = 1_000
+"""Unfinished jobs that are counted, the newest."""
+EXPECTED_EVERY_S: Final = 300.0
+"""How often what is expected of them is computed anew, at the next prediction."""
 
 FROM_LEARNT: Final[Array] = interpolation(LEARNT, LEVELS)
 """Turns values at the learnt levels (9) into values at all levels (25)."""
@@ -70,6 +75,18 @@ _SMOOTHER: Final[Array] = _smoother()
 _SHARING: Final[Array] = _sharing()
 
 
+class Unfinished(NamedTuple):
+    """A job that has run and has not ended: the log of what it has ``attained``, what had been predicted of it at the learnt
+    levels, combined (9) and by each expert (experts, 9), and how much it counts.
+    """
+
+    bucket: int
+    attained: float
+    served: Array
+    experts: Array
+    share: float
+
+
 class Bursts:
     """Counts the jobs of each burst that have ended, so that a hundred alike jobs weigh as ten."""
 
@@ -84,6 +101,16 @@ class Bursts:
         if len(self._counts) > BURSTS_KEPT:
             self._counts.popitem(last=False)
         return 1.0 / math.sqrt(count)
+
+    def shares(self, jobs: Iterable[tuple[Hashable | None, float]]) -> list[float]:
+        """The weights of unfinished jobs (group and submission) as if they ended now, one after the other. Changes nothing."""
+        more: Counter[tuple[Hashable, int]] = Counter()
+        found = []
+        for group, submitted_at_s in jobs:
+            burst = (group, int(submitted_at_s // BURST_S))
+            more[burst] += 1
+            found.append(1.0 / math.sqrt(self._counts.get(burst, 0) + more[burst]))
+        return found
 
 
 class Aggregation:
@@ -105,6 +132,7 @@ class Aggregation:
         self._prior_base, self._regret_max = prior_base, regret_max
         shape = (len(BUCKETS), len(FORGETTING), len(self.experts), len(LEARNT))
         self._regrets, self._squares = np.zeros(shape), np.zeros(shape)
+        self._expected = np.zeros_like(self._regrets[:, 0]), np.zeros_like(self._regrets[:, 0])
         self.labels = [0] * len(BUCKETS)
         self._weights: dict[int, Array] = {}
         if known is not None:
@@ -119,29 +147,61 @@ class Aggregation:
     def weights(self, bucket: int) -> Array:
         """The weight of each expert at each of the learnt levels, (experts, 9). Columns sum to 1."""
         if bucket not in self._weights:
-            regrets = np.tensordot(_SHARING[bucket], self._regrets, 1) @ _SMOOTHER
-            squares = np.tensordot(_SHARING[bucket], self._squares, 1) @ _SMOOTHER
-            count = len(self.experts)
-            rate = np.minimum(0.5 / self._regret_max, np.sqrt(math.log(count + 1) / np.maximum(squares, 1e-12)))
-            favoured = [0, *(index for index, name in enumerate(self.experts) if name == FIRST_RUNS and bucket == 0)]
-            prior = np.full((count, 1), (1.0 - len(favoured) * self._prior_base) / max(1, count - len(favoured)))
-            prior[favoured] = self._prior_base
-            log_weights = np.log(prior) + (rate * regrets - rate * rate * squares).sum(axis=0)
-            unscaled = np.exp(log_weights - log_weights.max(axis=0))
-            self._weights[bucket] = unscaled / unscaled.sum(axis=0)
+            # Both memories count all of the unfinished jobs.
+            expected_regrets, expected_squares = self._expected
+            self._weights[bucket] = self._of(
+                bucket, self._regrets + expected_regrets[:, None], self._squares + expected_squares[:, None]
+            )
         return self._weights[bucket]
 
-    def _spread(self, bucket: int) -> Array:
-        """The weights at all levels, (experts, 25)."""
-        return times(self.weights(bucket), FROM_LEARNT)
+    def _of(self, bucket: int, all_regrets: Array, all_squares: Array) -> Array:
+        regrets = np.tensordot(_SHARING[bucket], all_regrets, 1) @ _SMOOTHER
+        squares = np.tensordot(_SHARING[bucket], all_squares, 1) @ _SMOOTHER
+        count = len(self.experts)
+        rate = np.minimum(0.5 / self._regret_max, np.sqrt(math.log(count + 1) / np.maximum(squares, 1e-12)))
+        favoured = [0, *(index for index, name in enumerate(self.experts) if name == FIRST_RUNS and bucket == 0)]
+        prior = np.full((count, 1), (1.0 - len(favoured) * self._prior_base) / max(1, count - len(favoured)))
+        prior[favoured] = self._prior_base
+        log_weights = np.log(prior) + (rate * regrets - rate * rate * squares).sum(axis=0)
+        unscaled = np.exp(log_weights - log_weights.max(axis=0))
+        return np.asarray(unscaled / unscaled.sum(axis=0))
 
-    def combine(self, bucket: int, quantiles: Array) -> Array:
+    def expect(self, unfinished: Sequence[Unfinished]) -> None:
+        """Count these jobs, instead of those of the last call, with the regrets that are expected of them. O(jobs x experts).
+
+        Short jobs end first, so the labels alone show shorter jobs than there are, above all where many were submitted at once.
+        A job that has attained t has a total above t. Given that, and what is served for it, the expected subgradient at its
+        served quantile of level p is max(0, p - F(t)) / (1 - F(t)) - p, F being the served distribution: nothing at its start,
+        and that of its label once it has exceeded the quantile.
+        """
+        shape = (len(BUCKETS), len(self.experts), len(LEARNT))
+        self._expected = np.zeros(shape), np.zeros(shape)
+        self._weights.clear()
+        if not unfinished:
+            return
+        served, experts = (np.array([job[at] for job in unfinished]) for at in (2, 3))
+        exceeded = np.array([[np.interp(job.attained, job.served, LEARNT, left=0.0)] for job in unfinished])
+        gradient = np.maximum(0.0, LEARNT - exceeded) / (1.0 - exceeded) - LEARNT
+        shares = np.array([[[job.share]] for job in unfinished])
+        regrets = self._clipped(gradient[:, None], served[:, None], experts) * shares
+        for bucket in range(len(BUCKETS)):
+            of_bucket = regrets[[job.bucket == bucket for job in unfinished]]
+            self._expected[0][bucket], self._expected[1][bucket] = of_bucket.sum(axis=0), (of_bucket**2).sum(axis=0)
+
+    def _clipped(self, gradient: Array, served: Array, quantiles: Array) -> Array:
+        """The regrets, 0 for an expert that sleeps."""
+        regrets = np.clip(gradient * (served - quantiles), -self._regret_max, self._regret_max)
+        return np.where(np.isnan(regrets), 0.0, regrets)
+
+    def combine(self, bucket: int, quantiles: Array, *, by_labels: bool = False) -> Array:
         """The weighted mean (jobs, 25) of the experts' quantiles (jobs, experts, 25), ascending.
 
         An expert that has no answer for a job (NaN) sleeps: the others share its weight. At least one must be awake.
+        ``by_labels``: as without unfinished jobs.
         """
         awake = ~np.isnan(quantiles[..., :1])
-        weights = self._spread(bucket) * awake
+        learnt = self._of(bucket, self._regrets, self._squares) if by_labels else self.weights(bucket)
+        weights = times(learnt, FROM_LEARNT) * awake
         # Awake experts may have lost all their weight to one that sleeps.
         weights = np.where(weights.sum(axis=1, keepdims=True) > 0.0, weights, awake)
         total = np.where(awake, quantiles, 0.0) * weights
@@ -151,9 +211,7 @@ class Aggregation:
         """A job ended with this log ``label``: the experts (experts, 9) and the weighted mean (9) had predicted it at the learnt
         levels. ``share``: how much it counts (:class:`Bursts`). O(experts).
         """
-        gradient = (label < served) - LEARNT
-        regret = np.clip(gradient * (served - quantiles), -self._regret_max, self._regret_max) * share
-        regret = np.where(np.isnan(regret), 0.0, regret)
+        regret = self._clipped((label < served) - LEARNT, served, quantiles) * share
         kept = (1.0 - _FORGETTING * share)[:, None, None]
         self._regrets[bucket] = self._regrets[bucket] * kept + regret
         self._squares[bucket] = self._squares[bucket] * kept + regret * regret

@@ -9,11 +9,12 @@ One small step is used: a larger one costs loss (docs/measurements/prediction.md
 (Gibbs, Candes, JMLR 2024; Zaffran and others, ICML 2022), were no better on the open traces.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from predictor.aggregation import LEARNT
+from predictor.aggregation import LEARNT, Unfinished
 from predictor.intervals import MIDDLE, Array
 from predictor.recurrence import BUCKETS
 
@@ -34,10 +35,22 @@ class SpreadCalibration:
 
     def __init__(self) -> None:
         self._theta = np.zeros((len(BUCKETS), 2))
+        self._expected = np.zeros((len(BUCKETS), 2))
 
     def factors(self, bucket: int) -> Array:
         """By how much the lower and the upper half of a bucket's distributions are stretched."""
-        return np.asarray(np.exp(self._theta[bucket]))
+        return np.asarray(np.exp(np.clip(self._theta[bucket] + self._expected[bucket], -LIMIT, LIMIT)))
+
+    def expect(self, unfinished: Sequence[Unfinished]) -> None:
+        """Count these jobs, instead of those of the last call, by the probabilities that their totals are beyond either end,
+        given that they are above what the jobs have attained.
+        """
+        self._expected = np.zeros((len(BUCKETS), 2))
+        for job in unfinished:
+            exceeded = float(np.interp(job.attained, job.served, LEARNT, left=0.0))
+            below, above = max(0.0, TAIL - exceeded), min(TAIL, 1.0 - exceeded)
+            missed = np.array([below, above]) / (1.0 - exceeded)
+            self._expected[job.bucket] += STEP * job.share * (missed - TAIL)
 
     def calibrate(self, bucket: int, quantiles: Array) -> Array:
         """The distributions (..., 25), stretched. The middle stays, and the order."""
@@ -50,7 +63,8 @@ class SpreadCalibration:
         """A job ended with this log ``label``; ``combined`` (9) is what had been predicted, not stretched, at the learnt levels.
         ``share``: how much it counts. Returns whether the truth was inside the 80% interval.
         """
-        below, above = self.factors(bucket)
+        # By the labels alone: a restart, which does not know the jobs that were unfinished then, makes the same again.
+        below, above = np.exp(self._theta[bucket])
         low, middle, high = combined[_LOW], combined[_HALF], combined[_HIGH]
         missed = np.array(
             [label < middle - below * (middle - low) - ROUNDING, label > middle + above * (high - middle) + ROUNDING]

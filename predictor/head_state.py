@@ -1,18 +1,20 @@
 """The state behind served predictions, per unit: the weights of the experts, the calibration, and the drift of their errors."""
 
-from collections.abc import Hashable, Mapping
+import math
+from collections.abc import Hashable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from predictor.aggregation import LEARNT, Aggregation, Bursts
+from policies.model.estimate import Attained, Unit
+from predictor.aggregation import LEARNT, Aggregation, Bursts, Unfinished
 from predictor.conformal import SpreadCalibration
 from predictor.drift import DriftMonitor
 from predictor.experts import BASIC
 from predictor.intervals import LEVELS, Array, RollingSum, at_levels
 from predictor.pending import PendingPrediction
-from predictor.recurrence import BUCKETS
+from predictor.recurrence import BUCKETS, error_group
 from predictor.training import TrainedHead
 
 COVERED_MAX = 500
@@ -81,10 +83,35 @@ class HeadState:
         """
         asleep = np.full((len(self.aggregation.experts) - len(BASIC), len(LEVELS)), np.nan)
         experts = np.concatenate([basic, asleep])
-        [combined] = self.aggregation.combine(bucket, experts[None])
+        # A restart makes the same again, and the jobs that were unfinished then are not known any more.
+        [combined] = self.aggregation.combine(bucket, experts[None], by_labels=True)
         at = at_levels(np.array([*experts, combined]), LEARNT)
         self.aggregation.observe(bucket, label, at[:-1], at[-1], share)
         self.calibration.observe(bucket, label, at[-1], share)
+
+    def expect(self, unit: Unit, unfinished: Sequence[tuple[PendingPrediction, Attained]]) -> None:
+        """Count how far these jobs have come, in the order of their submission."""
+        found = [
+            (pending, amount, come.request)
+            for pending, come in unfinished
+            if (amount := come.service_s if unit is Unit.SERVICE_S else come.iterations)
+        ]
+        shares = self.bursts.shares(
+            (error_group(*request.spec.recurrence), request.submitted_at_s) for _, _, request in found
+        )
+        expected = [
+            Unfinished(
+                pending.baselines[unit][0],
+                math.log(amount),
+                combined,
+                pending.learnt(self.aggregation.experts),
+                share,
+            )
+            for (pending, amount, _), share in zip(found, shares, strict=True)
+            if (combined := pending.combined) is not None
+        ]
+        self.aggregation.expect(expected)
+        self.calibration.expect(expected)
 
     def leading(self, bucket: int, awake: Array, count: int) -> list[tuple[str, float]]:
         """The experts with the most weight in the median of a job, of those ``awake`` (experts), with their shares."""

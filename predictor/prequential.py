@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from predictor.aggregation import LEARNT, Aggregation, Bursts
+from predictor.aggregation import EXPECTED_EVERY_S, LEARNT, UNFINISHED_MAX, Aggregation, Bursts, Unfinished
 from predictor.conformal import SpreadCalibration
 from predictor.dataset import Example
 from predictor.estimator import Estimator
@@ -202,7 +202,8 @@ class Served:
 
 def serve(run: Run, experts: Sequence[str] | None = None) -> Served:
     """Aggregate the predictions of a run (None: of all its experts) as the live predictor does: with what has ended by each
-    submission. Where the ended jobs show that walltimes are enforced, a prediction is limited to the job's walltime.
+    submission, and how far the others have come, as if each ran without interruption until its end. Where the ended jobs show
+    that walltimes are enforced, a prediction is limited to the job's walltime.
     """
     names = run.experts if experts is None else tuple(experts)
     chosen = run.quantiles[:, [run.experts.index(name) for name in names]]
@@ -213,9 +214,16 @@ def serve(run: Run, experts: Sequence[str] | None = None) -> Served:
     opened = {chunk.first for chunk in run.chunks}
     weights: list[Array] = []
     waiting: list[tuple[float, int]] = []
+    expected_s = -math.inf
     for row, example in enumerate(run.examples):
-        while waiting and waiting[0][0] <= example.submission.submitted_at_s:
+        now_s = example.submission.submitted_at_s
+        while waiting and waiting[0][0] <= now_s:
             _learn(run, heappop(waiting)[1], learnt, combined, aggregation, calibration, bursts, walltimes)
+        if now_s >= expected_s + EXPECTED_EVERY_S:
+            expected_s = now_s
+            unfinished = _unfinished(run, sorted(at for _, at in waiting), now_s, learnt, combined, bursts)
+            aggregation.expect(unfinished)
+            calibration.expect(unfinished)
         if row in opened:
             middle = LEARNT.tolist().index(0.5)
             weights.append(np.stack([aggregation.weights(bucket)[:, middle] for bucket in range(len(BUCKETS))]))
@@ -226,7 +234,40 @@ def serve(run: Run, experts: Sequence[str] | None = None) -> Served:
         heappush(waiting, (example.ended_at_s, row))
     while waiting:
         _learn(run, heappop(waiting)[1], learnt, combined, aggregation, calibration, bursts, walltimes)
+    aggregation.expect(())
+    calibration.expect(())
     return Served(names, served, mixed, aggregation, calibration, np.array(weights))
+
+
+def _unfinished(
+    run: Run, rows: Sequence[int], now_s: float, learnt: Array, combined: Array, bursts: Bursts
+) -> list[Unfinished]:
+    """What is known at ``now_s`` of the jobs in these rows, which have not ended, as far as they have begun."""
+    begun = [row for row in rows if _begun_s(run.examples[row]) < now_s][-UNFINISHED_MAX:]
+    examples = [run.examples[row] for row in begun]
+    shares = bursts.shares(
+        (error_group(*each.submission.recurrence), each.submission.submitted_at_s) for each in examples
+    )
+    return [
+        Unfinished(
+            each.bucket,
+            _log_rate(each) + math.log(now_s - _begun_s(each)),
+            combined[row],
+            learnt[row],
+            share,
+        )
+        for row, each, share in zip(begun, examples, shares, strict=True)
+    ]
+
+
+def _begun_s(example: Example) -> float:
+    # Rounded: what is known now must not depend on when the job will end, not even by the rounding of a difference.
+    return round(example.ended_at_s - example.service_s, 3)
+
+
+def _log_rate(example: Example) -> float:
+    """The log of units per second: 0 for seconds."""
+    return round(label_of(example) - math.log(example.service_s), 9)
 
 
 def _learn(

@@ -7,10 +7,10 @@ equal answers.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Reported
+from policies.model.estimate import Attained, EndedJob, Prediction, PredictionRequest, Reported
 from policies.model.ids import JobId
 from predictor.errors import TrainingError
 from predictor.prequential import ROWS_MAX
@@ -46,6 +46,10 @@ class RetrainingPredictor:
     def revise(self, now_s: float, reported: Sequence[Reported]) -> list[Prediction | None]:
         """See :meth:`LivePredictor.revise`."""
         return self.live.revise(now_s, reported)
+
+    def watch(self, attained: Callable[[JobId, float], Attained | None]) -> None:
+        """See :meth:`LivePredictor.watch`."""
+        self.live.watch(attained)
 
     def ended(self, label: EndedJob) -> Sequence[JobId]:
         """Learn from the job, and train again when enough have ended."""

@@ -10,13 +10,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Final
 
 import numpy as np
 
-from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Reported, Unit
+from policies.model.estimate import Attained, EndedJob, Estimate, Prediction, PredictionRequest, Reported, Unit
 from policies.model.ids import JobId
-from predictor.aggregation import AGGREGATION
+from predictor.aggregation import AGGREGATION, EXPECTED_EVERY_S, UNFINISHED_MAX
 from predictor.dataset import UNITS, Knowledge, replay
 from predictor.experts import BASIC, BaselineScores
 from predictor.fallback import (
@@ -58,6 +59,8 @@ from predictor.walltimes import Walltimes
 
 PENDING_MAX: Final = 100_000
 """Pending predictions kept (about 3 kB each); beyond that the oldest are dropped without being scored."""
+UNFINISHED_LOOKED_AT_MAX: Final = 10_000
+"""Pending predictions, the newest, of which those of running jobs are found: a long queue waits behind its running jobs."""
 BATCH_MAX: Final = 500
 """Jobs whose predictions are combined at once: a bound on the memory."""
 NAMED: Final = 3
@@ -132,6 +135,8 @@ class LivePredictor:
         self._curves = LossCurves()
         self._walltimes_enforced = walltimes_enforced
         self._walltimes = Walltimes(walltimes_enforced)
+        self._attained: Callable[[JobId, float], Attained | None] = lambda job, now_s: None
+        self._expected_s = -math.inf
         self._ended_meanwhile: list[EndedRow] | None = None
         self._pending: OrderedDict[JobId, PendingPrediction] = OrderedDict()
         self._champion: TrainedModel | None = None
@@ -302,6 +307,7 @@ class LivePredictor:
         """
         with self._lock:
             self._champion = model
+            self._expected_s = -math.inf
             for pending in self._pending.values():
                 pending.current = False
             for unit, head in self._heads.items():
@@ -309,25 +315,48 @@ class LivePredictor:
 
     # Predicting
 
+    def watch(self, attained: Callable[[JobId, float], Attained | None]) -> None:
+        """From now on ``attained(job, now_s)`` says how far an unfinished job has come, None if it has not run. Without it the
+        weights of experts follow ended jobs alone. :meth:`predict` calls it in its own thread.
+        """
+        with self._lock:
+            self._attained, self._expected_s = attained, -math.inf
+
+    def _expect(self, now_s: float) -> None:
+        """Count what the newest unfinished jobs have attained: they take longer than that. At most once in five minutes,
+        O(pending predictions), at most 10,000."""
+        if now_s < self._expected_s + EXPECTED_EVERY_S:
+            return
+        self._expected_s = now_s
+        of_unit: dict[Unit, list[tuple[PendingPrediction, Attained]]] = {unit: [] for unit in UNITS}
+        for job in islice(reversed(self._pending), UNFINISHED_LOOKED_AT_MAX):
+            pending = self._pending[job]
+            if pending.current and pending.combined is not None and (come := self._attained(job, now_s)) is not None:
+                of_unit[pending.unit].append((pending, come))
+        for unit, found in of_unit.items():
+            self._heads[unit].expect(unit, found[UNFINISHED_MAX - 1 :: -1])
+
     def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> list[Prediction | None]:
         """One prediction per request, in order; None where nothing is known. Never raises: if a model fails on a job, the
         other experts answer.
 
-        A repeated request gets the same answer as long as no job has ended in between. ``now_s`` is not used: features depend on
-        the submission, so that a late prediction equals the one that training would have seen. The elements of an array that
-        are new in one batch share one prediction, that of the first of them.
+        A repeated request gets the same answer for five minutes as long as no job has ended in between. Features depend on the
+        submission and not on ``now_s``, so that a late prediction equals the one that training would have seen. The elements of
+        an array that are new in one batch share one prediction, that of the first of them.
         """
-        return self._predict(requests, kept=True)
+        return self._predict(now_s, requests, kept=True)
 
     def preview(self, now_s: float, requests: Sequence[PredictionRequest]) -> list[Prediction | None]:
         """As :meth:`predict`, for jobs that may never be submitted: nothing is kept.
 
         The job ids must be unused: the state of a job with the same id would be dropped.
         """
-        return self._predict(requests, kept=False)
+        return self._predict(now_s, requests, kept=False)
 
-    def _predict(self, requests: Sequence[PredictionRequest], *, kept: bool) -> list[Prediction | None]:
+    def _predict(self, now_s: float, requests: Sequence[PredictionRequest], *, kept: bool) -> list[Prediction | None]:
         with self._lock:
+            if kept:
+                self._expect(now_s)
             model = self._champion  # this one answers the batch, even if another is swapped in meanwhile
             first = self._first_alike(requests)
             queries = self._prepare(requests, first, kept)

@@ -61,6 +61,15 @@ class PredictionRequest:
 
 
 @value
+class Attained:
+    """How far an unfinished job has come, over all attempts: it takes more than that. ``iterations`` None: it reports none."""
+
+    request: PredictionRequest
+    service_s: float
+    iterations: float | None
+
+
+@value
 class LossCurve:
     """Reported training losses: ``losses[i]`` after ``iterations[i]``, ascending, each at least :data:`LOSS_GROWTH` times the one
     before. At least one point.

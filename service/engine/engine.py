@@ -24,7 +24,7 @@ from policies.invariants import Violation, check
 from policies.lifecycle import AttemptState, Cause, JobState
 from policies.model.cluster import Cluster
 from policies.model.decision import Action, Change, ChangeKind, Decision
-from policies.model.estimate import EndedJob, Prediction, PredictionRequest
+from policies.model.estimate import Attained, EndedJob, Prediction, PredictionRequest, Unit
 from policies.model.ids import JobId, job_of
 from policies.model.reasons import Explanation, Reason
 from policies.model.shares import Shares
@@ -116,6 +116,7 @@ class Engine(Generic[State]):
         self._outdated: dict[JobId, None] = {}
         self._refreshed: list[JobId] = []
         self.recover()
+        ports.predictor.watch(self.attained)
 
     @property
     def world(self) -> World:
@@ -232,6 +233,14 @@ class Engine(Generic[State]):
     def shares(self) -> Shares:
         """What the policy has counted of users and projects."""
         return shares_of(self.policy, self._world, self._state)
+
+    def attained(self, job_id: JobId, now_s: float) -> Attained | None:
+        """How far an unfinished job has come; None for one that has not run. O(1)."""
+        job = self._world.jobs.get(job_id)
+        if job is None or job.finished or (service_s := job.done(Unit.SERVICE_S, now_s)) <= 0.0:
+            return None
+        iterations = job.done(Unit.ITERATIONS, now_s) if job.reports_iterations else None
+        return Attained(PredictionRequest(job.id, job.spec, job.submitted_at_s), service_s, iterations)
 
     def dump(self) -> dict[str, Any]:
         """The policy's state, for a snapshot of the cycle."""

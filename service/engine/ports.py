@@ -1,13 +1,13 @@
 """The engine's ports. Each implementation subclasses the conformance suite of its port in ``tests/conformance``."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
 from policies.model.cluster import Cluster, Server
 from policies.model.decision import Action, Change, Preempt
-from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Reported
+from policies.model.estimate import Attained, EndedJob, Prediction, PredictionRequest, Reported
 from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.reasons import Reason
 from policies.model.resources import demand_of
@@ -32,6 +32,11 @@ class Predictor(Protocol):
     def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
         """Predictions revised by running jobs' reported totals and first speeds, in order; None = unchanged. Must be cheap: it
         calls no model.
+        """
+
+    def watch(self, attained: Callable[[JobId, float], Attained | None]) -> None:
+        """From now on ``attained(job, now_s)`` says how far an unfinished job has come, None if it has not run. :meth:`predict`
+        may call it.
         """
 
     def ended(self, label: EndedJob) -> Sequence[JobId]:

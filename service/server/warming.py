@@ -11,7 +11,7 @@ from functools import partial
 
 from sqlalchemy.exc import DBAPIError
 
-from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Reported
+from policies.model.estimate import Attained, EndedJob, Prediction, PredictionRequest, Reported
 from policies.model.ids import JobId
 from predictor.serving import LivePredictor
 from service.db.history import HISTORY_ROWS_MAX, ended_jobs, last_label
@@ -117,6 +117,10 @@ class WarmingPredictor:
     def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
         """The inner one's answers; none before it is warm."""
         return self._inner.revise(now_s, reported) if self._warm else [None] * len(reported)
+
+    def watch(self, attained: Callable[[JobId, float], Attained | None]) -> None:
+        """Passed on."""
+        self._inner.watch(attained)
 
     def ended(self, label: EndedJob) -> Sequence[JobId]:
         """Pass the label on, or keep it until the predictor is warm."""

@@ -1,9 +1,9 @@
 """A predictor whose estimates say what is known of the hidden slowdowns: nothing, what ended jobs have shown, or the truth."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Reported
+from policies.model.estimate import Attained, EndedJob, Prediction, PredictionRequest, Reported
 from policies.model.ids import JobId
 from policies.model.placement import Slowdown
 from predictor.locality import SlowdownLearner
@@ -37,6 +37,10 @@ class LocatingPredictor:
         if self._learner is None:
             return answers
         return [self._learner.revise(each, answer) for each, answer in zip(reported, answers, strict=True)]
+
+    def watch(self, attained: Callable[[JobId, float], Attained | None]) -> None:
+        """Passed on."""
+        self._inner.watch(attained)
 
     def ended(self, label: EndedJob) -> Sequence[JobId]:
         """Both learn."""

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Reported, Unit
+from policies.model.estimate import Attained, EndedJob, Estimate, Prediction, PredictionRequest, Reported, Unit
 from policies.model.ids import JobId
 from service.engine.ports import Predictor
 from service.sim.draws import normal, uniform
@@ -29,6 +29,9 @@ class NoPredictor:
     def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
         """Reported totals change nothing."""
         return [None] * len(reported)
+
+    def watch(self, attained: Callable[[JobId, float], Attained | None]) -> None:
+        """Nothing is learnt."""
 
     def ended(self, label: EndedJob) -> Sequence[JobId]:
         """Nothing is learnt."""
@@ -96,6 +99,10 @@ class ListenedPredictor:
     def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
         """Passed on."""
         return self._inner.revise(now_s, reported)
+
+    def watch(self, attained: Callable[[JobId, float], Attained | None]) -> None:
+        """Passed on."""
+        self._inner.watch(attained)
 
     def ended(self, label: EndedJob) -> Sequence[JobId]:
         """Passed on."""

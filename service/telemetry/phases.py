@@ -72,6 +72,7 @@ class MeasuredPredictor:
 
     def __init__(self, inner: Predictor, phases: Phases) -> None:
         self.ended = inner.ended
+        self.watch = inner.watch
         self._inner = inner
         self._phases = phases
 

@@ -1,12 +1,21 @@
 """A running job reports its total, or its loss: the estimate changes, the policy ranks anew, and both stores keep it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from policies.lifecycle import JobState
 from policies.model.decision import Change, ChangeKind
-from policies.model.estimate import EndedJob, Estimate, LossCurve, Prediction, PredictionRequest, Reported, Unit
+from policies.model.estimate import (
+    Attained,
+    EndedJob,
+    Estimate,
+    LossCurve,
+    Prediction,
+    PredictionRequest,
+    Reported,
+    Unit,
+)
 from policies.model.ids import JobId
 from predictor.serving import LivePredictor
 from service.db.history import ended_jobs
@@ -98,6 +107,9 @@ class _Learns:
 
     def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> Sequence[Prediction | None]:
         return self.live.predict(now_s, requests)
+
+    def watch(self, attained: Callable[[JobId, float], Attained | None]) -> None:
+        pass
 
     def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
         return self.live.revise(now_s, reported)

@@ -11,14 +11,14 @@ Everything runs on the real engine with the memory store, the simulated executor
 A check looks at what happened since the last ``until`` and must name all of it, in order.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from policies.base import Policy
 from policies.lifecycle import Cause, JobState
 from policies.model.cluster import Cluster, Gangs, Server
-from policies.model.estimate import EndedJob, Estimate, Prediction, PredictionRequest, Reported, Unit
+from policies.model.estimate import Attained, EndedJob, Estimate, Prediction, PredictionRequest, Reported, Unit
 from policies.model.ids import AttemptId, JobId, ServerIndex, attempt_id
 from policies.model.job import IterationTimes, JobSpec, PreemptionSignal
 from policies.model.placement import Slowdown, SpanSeconds
@@ -81,6 +81,9 @@ class Told:
         """What it was told of running jobs."""
         self.outdated: list[JobId] = []
         """The jobs that it wants to be asked about again once the next job has ended."""
+
+    def watch(self, attained: Callable[[JobId, float], Attained | None]) -> None:
+        self.attained = attained
 
     def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
         """What a scenario has put down for the job, once."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictor.aggregation import BURST_S, FROM_LEARNT, LEARNT, PRIOR_BASE, Aggregation, Bursts
+from predictor.aggregation import BURST_S, FROM_LEARNT, LEARNT, PRIOR_BASE, Aggregation, Bursts, Unfinished
 from predictor.conformal import LIMIT, STEP, SpreadCalibration
 from predictor.intervals import LEVELS, MIDDLE, NORMAL_QUANTILES, Array, at_levels, interpolation
 
@@ -56,6 +56,62 @@ def test_one_label_moves_the_weights_as_computed_by_hand() -> None:
 
 def _probit(levels: Array) -> Array:
     return np.interp(levels, LEVELS, NORMAL_QUANTILES)
+
+
+def _unfinished(quantiles: Array, attained: float, bucket: int = 0, share: float = 1.0) -> Unfinished:
+    served = at_levels(Aggregation(EXPERTS).combine(bucket, quantiles[None])[0], LEARNT)
+    return Unfinished(bucket, attained, served, at_levels(quantiles, LEARNT), share)
+
+
+def test_an_unfinished_job_counts_as_nothing_at_first_and_as_its_label_once_it_has_exceeded_what_was_served() -> None:
+    quantiles, ended, waiting = _quantiles([0.0, 1.0, -1.0]), Aggregation(EXPERTS), Aggregation(EXPERTS)
+    before = waiting.weights(0)
+    waiting.expect([_unfinished(quantiles, -9.0)])
+    assert (waiting.weights(0) == before).all()
+    _learn(ended, quantiles, 9.0)
+    waiting.expect([_unfinished(quantiles, 9.0)])
+    assert waiting.weights(0) == pytest.approx(ended.weights(0))
+    assert waiting.weights(0)[1].min() > before[1].max(), "the one that said longest"
+    assert waiting.combine(0, quantiles[None], by_labels=True)[0] == pytest.approx(
+        Aggregation(EXPERTS).combine(0, quantiles[None])[0]
+    )
+    waiting.expect([])
+    assert (waiting.weights(0) == before).all()
+
+
+@pytest.mark.parametrize("level", [0.05, 0.25, 0.5, 0.9])
+def test_an_unfinished_job_counts_as_the_mean_of_the_totals_that_are_left(level: float) -> None:
+    """By brute force: labels drawn from what is served for the job, above what it has attained."""
+    quantiles = _quantiles([0.3, 1.0, -0.8])
+    at_learnt = at_levels(quantiles, LEARNT)
+    job = _unfinished(quantiles, attained=float(np.interp(level, LEARNT, _unfinished(quantiles, 0.0).served)))
+    fine = np.linspace(level, 1.0, 200_001)[1:]
+    labels = np.interp(fine, LEARNT, job.served, right=job.served[-1] + 1.0)
+    gradients = (labels[:, None] < job.served).mean(axis=0) - LEARNT
+    aggregation = Aggregation(EXPERTS)
+    aggregation.expect([job])
+    assert aggregation._expected[0][0] == pytest.approx(gradients * (job.served - at_learnt), abs=1e-3)
+
+
+def test_unfinished_jobs_of_a_burst_count_after_those_that_have_ended() -> None:
+    bursts = Bursts()
+    bursts.share("ada", 10.0)
+    asked = [("ada", 20.0), ("bob", 20.0), ("ada", 30.0), ("ada", 10.0 + BURST_S)]
+    assert bursts.shares(asked) == pytest.approx([2**-0.5, 1.0, 3**-0.5, 1.0])
+    assert bursts.share("ada", 40.0) == pytest.approx(2**-0.5), "nothing has changed"
+
+
+def test_calibration_widens_the_half_that_unfinished_jobs_have_left() -> None:
+    calibration, quantiles = SpreadCalibration(), _quantiles([0.0, 0.0, 0.0])
+    calibration.expect([_unfinished(quantiles, 9.0, bucket=1, share=0.5)])
+    below, above = calibration.factors(1)
+    assert (below, above) == pytest.approx((math.exp(-0.05 * STEP), math.exp(0.45 * STEP)))
+    assert calibration.factors(0).tolist() == [1.0, 1.0]
+    assert calibration.dump() == SpreadCalibration().dump(), "what is stored is of labels alone"
+    calibration.expect([_unfinished(quantiles, -9.0, bucket=1)])
+    assert calibration.factors(1) == pytest.approx([1.0, 1.0])
+    calibration.expect(())
+    assert calibration.factors(1).tolist() == [1.0, 1.0]
 
 
 def test_the_expert_that_is_right_gets_the_weight_and_a_change_is_followed() -> None:

@@ -378,6 +378,22 @@ def test_the_predictor_receives_labels_of_ended_jobs() -> None:
     assert label.iterations == 20.0
 
 
+def test_the_predictor_is_told_how_far_unfinished_jobs_have_come() -> None:
+    made, _ = story("1x1")
+    made.job("first", runs_s=1000).job("second", runs_s=10).until(100)
+    first, second = (made.ids[name] for name in ("first", "second"))
+    found = made.told.attained(first, 130.0)
+    assert found is not None and (found.service_s, found.iterations) == (130.0, None)
+    assert (found.request.job, found.request.submitted_at_s) == (first, 0.0)
+    made.says(Report(ReportKind.PROGRESS, 100.0, made.attempt("first"), iteration=50.0)).until(110)
+    found = made.told.attained(first, 110.0)
+    assert found is not None and found.iterations == 50.0
+    assert made.told.attained(second, 130.0) is None, "it waits"
+    assert made.told.attained(JobId(9), 130.0) is None, "it is not there"
+    made.until(2000)
+    assert made.told.attained(first, 2000.0) is None, "it has ended"
+
+
 def test_a_total_counts_where_no_past_tells_about_the_job() -> None:
     """Reported: at once. Declared: as soon as the speed is measured, but not by a profile run, which ends earlier."""
     made, _ = story("1x4")

@@ -81,6 +81,9 @@ class _NoPredictor:
     def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> Sequence[Prediction | None]:
         return [None] * len(requests)
 
+    def watch(self, attained: object) -> None:
+        pass
+
     def ended(self, label: EndedJob) -> Sequence[JobId]:
         return ()
 

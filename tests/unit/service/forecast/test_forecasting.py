@@ -12,7 +12,7 @@ import pytest
 from policies.lifecycle import JobState
 from policies.model.cluster import Cluster, Server
 from policies.model.decision import Change, Decision
-from policies.model.estimate import Estimate, Prediction, PredictionRequest, Reported, Unit
+from policies.model.estimate import Attained, Estimate, Prediction, PredictionRequest, Reported, Unit
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from policies.model.reasons import Reason
@@ -44,6 +44,9 @@ class Tells:
     def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> Sequence[Prediction | None]:
         estimate = Estimate((100.0,), Unit.SERVICE_S, "told", seconds_per_unit=1.0)
         return [None if each.spec.name == "unknown" else Prediction(estimate) for each in requests]
+
+    def watch(self, attained: Callable[[JobId, float], Attained | None]) -> None:
+        pass
 
     def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
         """It stays with what it said."""

@@ -1,14 +1,14 @@
 """A leader whose predictor is still reading its history: nothing is lost, nothing new goes without its prediction."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from sqlalchemy.exc import OperationalError
 
 from policies.lifecycle import JobState
-from policies.model.estimate import EndedJob, Prediction, PredictionRequest, Reported
+from policies.model.estimate import Attained, EndedJob, Prediction, PredictionRequest, Reported
 from policies.model.ids import JobId
 from service.engine.engine import Engine, Ports
 from service.engine.world import Costs
@@ -79,6 +79,9 @@ class _Slow:
 
     def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> Sequence[Prediction | None]:
         raise AssertionError("it was asked before it was warm")
+
+    def watch(self, attained: Callable[[JobId, float], Attained | None]) -> None:
+        pass
 
     def revise(self, now_s: float, reported: Sequence[Reported]) -> Sequence[Prediction | None]:
         raise AssertionError("it was asked before it was warm")
