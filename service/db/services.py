@@ -83,23 +83,22 @@ def heartbeat(database: Database, service_id: str) -> bool:
         return session.connection().execute(statement).rowcount == 1
 
 
-def condemn(database: Database, service_id: str, silent_s: float, lease: str, token: int) -> bool:
-    """Decide that nothing of a service runs, if it has been silent for so long; True also if that was decided before.
+def condemn(database: Database, service_id: str, seen_at_s: float, lease: str, token: int) -> bool:
+    """Decide that nothing of a service runs, if its newest heartbeat is that of ``seen_at_s``; True if that was decided before.
 
-    Raises FencedOff unless ``token`` is the newest one of ``lease``.
+    The caller has waited for another one for long enough. Raises FencedOff unless ``token`` is the newest one of ``lease``.
     """
     with database.writing(lease=True) as session:
         connection = session.connection()
         check_fence(connection, lease, token)
-        now_s = database.now_s(session)
         ours = SERVICES.c.id == service_id
         wanted = select(SERVICES.c.seen_at_s, SERVICES.c.condemned_at_s).where(ours).with_for_update()
         found = connection.execute(wanted).one_or_none()
         if found is None or found.condemned_at_s is not None:
             return found is not None
-        if now_s - found.seen_at_s < silent_s:
+        if found.seen_at_s != seen_at_s:
             return False
-        connection.execute(update(SERVICES).where(ours).values(condemned_at_s=now_s))
+        connection.execute(update(SERVICES).where(ours).values(condemned_at_s=database.now_s(session)))
         return True
 
 
@@ -173,11 +172,12 @@ def check_hosts(database: Database, service_id: str, attempts_host: str) -> None
         )
 
 
-def silence_of(database: Database, ids: Collection[str]) -> Mapping[str, tuple[float, float]]:
-    """(seconds since the last heartbeat, the supervisors' lease in seconds) of those of these services that are known."""
+def heartbeats_of(database: Database, ids: Collection[str]) -> Mapping[str, tuple[float, float]]:
+    """(time of the newest heartbeat, the supervisors' lease in seconds) of those of these services that are known.
+
+    The time is on the database's clock, which may be set: it only shows *that* there was a heartbeat.
+    """
     if not ids:
         return {}
-    with database.reading() as session:
-        now_s = database.now_s(session)
-        statement = select(SERVICES.c.id, SERVICES.c.seen_at_s, SERVICES.c.lease_s).where(SERVICES.c.id.in_(ids))
-        return {row.id: (now_s - row.seen_at_s, row.lease_s) for row in session.connection().execute(statement)}
+    statement = select(SERVICES.c.id, SERVICES.c.seen_at_s, SERVICES.c.lease_s).where(SERVICES.c.id.in_(ids))
+    return {row.id: (row.seen_at_s, row.lease_s) for row in database.rows(statement)}

@@ -2,6 +2,7 @@
 
 It commands only its own attempts. The others' reports and commands go through the database. An attempt of a silent service keeps
 its state until the supervisors of that service must have stopped it, and the database has recorded that the leader relies on it.
+How long a service has been silent is counted from the leader's first look at its newest heartbeat.
 """
 
 import logging
@@ -67,6 +68,8 @@ class FleetExecutor:
         self._lost: dict[AttemptId, Report] = {}
         self._own_reports_stored = True
         self._looked_at_s: float | None = None
+        self._heard: dict[str, tuple[float, float]] = {}
+        """The newest heartbeat of each service, and when it was first seen here (``elapsed_s``)."""
         self.refused_commands = 0
         """Commands that were dropped because the lead was over."""
 
@@ -150,14 +153,18 @@ class FleetExecutor:
         token = self._lead.token
         left = {attempt: job for attempt, job in self._elsewhere.items() if attempt not in self._lost}
         hosts = {job.attempt.host for job in left.values() if job.attempt is not None}
-        for host, (silent_s, lease_s) in services.silence_of(self._database, hosts).items():
+        for host, (seen_at_s, lease_s) in services.heartbeats_of(self._database, hosts).items():
+            # Counted by this clock: that of the database may be set, and then nobody has been silent for so long.
+            if host not in self._heard or self._heard[host][0] != seen_at_s:
+                self._heard[host] = seen_at_s, now_s
+            silent_s = now_s - self._heard[host][1]
             theirs = {
                 attempt: job for attempt, job in left.items() if job.attempt is not None and job.attempt.host == host
             }
             limit_s = lease_s + 2.0 * max(self._grace_s(job) for job in theirs.values()) + DEAD_MARGIN_S
             if silent_s < limit_s or token is None:
                 continue
-            if services.condemn(self._database, host, limit_s, self._lead.name, token):
+            if services.condemn(self._database, host, seen_at_s, self._lead.name, token):
                 logger.warning(
                     "service %s has been silent for %.0f s: its %d attempts have ended", host, silent_s, len(theirs)
                 )

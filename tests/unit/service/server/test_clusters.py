@@ -477,7 +477,8 @@ def test_a_service_that_was_given_up_has_nothing_of_a_cluster_to_stop(
     try:
         instance.start_leading()
         assert instance.lead.token is not None
-        assert services.condemn(database, "only", -1.0, LEADER_LEASE, instance.lead.token)
+        [(seen_at_s, _)] = services.heartbeats_of(database, ["only"]).values()
+        assert services.condemn(database, "only", seen_at_s, LEADER_LEASE, instance.lead.token)
         instance.agent.beat()
         assert instance.agent.sound
         assert services.heartbeat(database, "only")

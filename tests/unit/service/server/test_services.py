@@ -64,22 +64,22 @@ def test_a_silent_service_is_condemned_and_comes_back_only_by_itself(any_databas
     assert lead.token is not None
     assert services.register(database, A, claim=False)
     clock.time_s += 29.0
-    assert not services.condemn(database, "a", 30.0, LEADER_LEASE, lead.token)
+    [(before_s, _)] = services.heartbeats_of(database, ["a"]).values()
     assert services.heartbeat(database, "a")
-    clock.time_s += 29.0
-    assert not services.condemn(database, "a", 30.0, LEADER_LEASE, lead.token)
-    clock.time_s += 1.0
+    assert not services.condemn(database, "a", before_s, LEADER_LEASE, lead.token)
+    assert services.heartbeats_of(database, ["a", "nobody"]) == {"a": (clock.time_s, 60.0)}
+    newest_s = clock.time_s
+    clock.time_s += 30.0
     with pytest.raises(FencedOff):
-        services.condemn(database, "a", 30.0, LEADER_LEASE, lead.token - 1)
-    assert services.silence_of(database, ["a", "nobody"]) == {"a": (30.0, 60.0)}
-    assert services.condemn(database, "a", 30.0, LEADER_LEASE, lead.token)
-    assert services.condemn(database, "a", 30.0, LEADER_LEASE, lead.token)
+        services.condemn(database, "a", newest_s, LEADER_LEASE, lead.token - 1)
+    assert services.condemn(database, "a", newest_s, LEADER_LEASE, lead.token)
+    assert services.condemn(database, "a", newest_s, LEADER_LEASE, lead.token)
     assert not services.heartbeat(database, "a")
     assert not services.register(database, A, claim=False)
     assert [(service.silent_s, service.condemned) for service in services.services(database)] == [(30.0, True)]
     services.reinstate(database, "a")
     assert services.heartbeat(database, "a")
-    assert not services.condemn(database, "nobody", 30.0, LEADER_LEASE, lead.token)
+    assert not services.condemn(database, "nobody", newest_s, LEADER_LEASE, lead.token)
 
 
 def test_a_service_takes_the_attempts_of_its_folder_from_before_attempts_had_hosts(
@@ -104,7 +104,7 @@ def test_a_shorter_lease_counts_when_no_attempt_has_the_longer_one(any_database:
     """Supervisors keep the lease with which they were started, whatever the settings say since."""
     services.register(any_database, A, claim=False)
     job = with_attempt(any_database, 1, "a")
-    lease_s = lambda: services.silence_of(any_database, ["a"])["a"][1]  # noqa: E731
+    lease_s = lambda: services.heartbeats_of(any_database, ["a"])["a"][1]  # noqa: E731
     for given_s, expected_s in ((20.0, 60.0), (90.0, 90.0), (20.0, 90.0)):
         services.register(any_database, replace(A, lease_s=given_s), claim=False)
         assert lease_s() == expected_s
