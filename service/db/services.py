@@ -102,11 +102,12 @@ def condemn(database: Database, service_id: str, seen_at_s: float, lease: str, t
         return True
 
 
-def reinstate(database: Database, service_id: str) -> None:
-    """Store that a condemned service is alive: it has verified that none of its attempts run."""
+def reinstate(database: Database, service_id: str) -> bool:
+    """Store that a condemned service is alive: it has verified that none of its attempts run. False if it is not registered."""
     with database.writing() as session:
         values = {"condemned_at_s": None, "seen_at_s": database.now_s(session)}
-        session.connection().execute(update(SERVICES).where(SERVICES.c.id == service_id).values(values))
+        statement = update(SERVICES).where(SERVICES.c.id == service_id).values(values)
+        return session.connection().execute(statement).rowcount == 1
 
 
 def delete_silent(database: Database, silent_s: float) -> int:

@@ -35,6 +35,7 @@ class Agent:
     """Methods may be called from several threads and run one at a time.
 
     ``executor`` None: this service has no attempts of its own. Those of a cluster belong to whichever service leads.
+    ``register``: registers this service anew. A leader deletes one that was silent for very long, and it may wake up.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Agent:
         renew_leases: Callable[[], None],
         settings: EngineSettings,
         elapsed_s: Callable[[], float] = boot_time_s,
+        register: Callable[[], object] = lambda: None,
     ) -> None:
         self._database = database
         self._store = SqlStore(database)
@@ -53,6 +55,7 @@ class Agent:
         self._renew_leases = renew_leases
         self._settings = settings
         self._elapsed_s = elapsed_s
+        self._register = register
         self._lock = threading.Lock()
         self._reported: set[AttemptId] = set()
         self.sound = False
@@ -160,7 +163,8 @@ class Agent:
         executor.send([self._stop(attempt, token) for attempt in alive])
 
     def _reinstate(self) -> None:
-        services.reinstate(self._database, self._host)
+        if not services.reinstate(self._database, self._host):
+            self._register()
         self.sound = True
 
     def _stop(self, attempt: AttemptId, token: int) -> Stop:

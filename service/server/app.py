@@ -141,6 +141,7 @@ class Service:
             self.executor.own,
             self.executor.attempts.renew_leases,
             engine_settings(settings, 0, self.host.id),
+            register=self._register,
         )
         self.leadership = Leadership(self.lead, agent, settings, self._begin_leading)
         self.scheduler = SteadyScheduler()

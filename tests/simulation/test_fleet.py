@@ -110,11 +110,16 @@ class Service:
 
     def start(self) -> None:
         settings = EngineSettings(host=self.name, stop_grace_s=GRACE_S)
-        services.register(self.database, Registered(self.name, self.name, "", "1", ATTEMPT_LEASE_S), claim=False)
+        self._register()
         elapsed = self.clock.now_s
         self.lead = LeaderLease(self.database, LEADER_LEASE, self.name, LEADER_LEASE_S, elapsed)
-        self.agent = Agent(self.database, self.name, self.machine, self.machine.renew, settings, elapsed)
+        self.agent = Agent(
+            self.database, self.name, self.machine, self.machine.renew, settings, elapsed, self._register
+        )
         self.alive, self.paused, self.engine = True, False, None
+
+    def _register(self) -> None:
+        services.register(self.database, Registered(self.name, self.name, "", "1", ATTEMPT_LEASE_S), claim=False)
 
     def kill(self) -> None:
         self.alive, self.engine = False, None
@@ -364,6 +369,22 @@ def test_a_database_clock_that_is_set_back_does_not_hold_up_the_jobs_of_a_dead_m
     fleet.clock.database_set_by_s = -3600.0
     fleet.pass_time(ATTEMPT_LEASE_S + 2 * GRACE_S + DEAD_MARGIN_S + 3.0)
     assert (fleet.states()[job], fleet.attempts(job)) == ("running", 2)
+
+
+def test_a_service_that_was_forgotten_while_it_slept_runs_jobs_again(fleet: Fleet) -> None:
+    sleeper, *others = fleet.services
+    sleeper.paused = True
+    fleet.pass_time(LEADER_LEASE_S + 10.0)
+    assert services.delete_silent(fleet.database, LEADER_LEASE_S) == 1
+    sleeper.paused = False
+    fleet.pass_time(2.0)
+    assert services.heartbeat(fleet.database, "a")
+    for service in others:
+        service.kill()
+    fleet.pass_time(LEADER_LEASE_S + 1.0)
+    job = fleet.submit(2.0 * ATTEMPT_LEASE_S)
+    fleet.pass_time(2.0 * ATTEMPT_LEASE_S + 5.0)
+    assert (fleet.states()[job], fleet.attempts(job)) == ("succeeded", 1)
 
 
 def test_a_cancellation_is_carried_out_by_whoever_holds_the_attempt(fleet: Fleet) -> None:
