@@ -5,6 +5,7 @@ named by ``SOONER_CONFIG_FILE``, else it is the default. Nothing here starts any
 """
 
 import os
+import re
 import shlex
 import stat
 from collections.abc import Collection, Mapping
@@ -32,6 +33,11 @@ from service.config.groups.slurm import SlurmSettings
 from service.config.groups.webhooks import Webhooks
 
 Source = Literal["default", "env", "file", "flag"]
+
+
+_URLS = frozenset({"database_url", "otlp_endpoint", "advertise_url"})
+
+_PASSWORD_PARAMETER = re.compile(r"(?<=[?&])((?:ssl)?password=)[^&]*")
 
 
 class SettingsError(ValueError):
@@ -212,10 +218,12 @@ def _shown(name: str, value: object) -> str:
         return ",".join(str(entry) for entry in value)
     if isinstance(value, dict):
         return ",".join(f"{key}={entry}" for key, entry in value.items())
-    if name == "database_url":
-        scheme, separator, rest = str(value).partition("://")
+    if name in _URLS:
+        # libpq takes its passwords as parameters, too.
+        url = _PASSWORD_PARAMETER.sub(r"\1***", str(value))
+        scheme, separator, rest = url.partition("://")
         credentials, at, place = rest.rpartition("@")
-        return f"{scheme}{separator}{credentials.partition(':')[0]}:***@{place}" if at else str(value)
+        return f"{scheme}{separator}{credentials.partition(':')[0]}:***@{place}" if at else url
     return str(value).removesuffix(".0")
 
 

@@ -85,7 +85,7 @@ class Database:
     @property
     def url(self) -> str:
         """The URL with its password hidden."""
-        return self.engine.url.render_as_string(hide_password=True)
+        return _shown(self.engine.url)
 
     @property
     def one_writer(self) -> bool:
@@ -250,7 +250,8 @@ def _engine(url: URL) -> Engine:
 
 
 def _shown(url: URL) -> str:
-    return url.render_as_string(hide_password=True)
+    # libpq takes its passwords as parameters, too.
+    return url.difference_update_query(["password", "sslpassword"]).render_as_string(hide_password=True)
 
 
 def _first_line(error: Exception) -> str:

@@ -237,9 +237,12 @@ def test_a_wrong_url_is_one_clear_line(bad: str, words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_password_is_never_shown() -> None:
+@pytest.mark.parametrize(
+    "url", ["oracle2://me:secret@host/name", "postgresql:///name?host=/no/such/folder&password=secret"]
+)
+def test_a_password_is_never_shown(url: str) -> None:
     with pytest.raises(DatabaseUrlError) as caught:
-        open_database("oracle2://me:secret@host/name")
+        open_database(url)
     assert "secret" not in str(caught.value)
 
 

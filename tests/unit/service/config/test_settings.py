@@ -183,10 +183,19 @@ def test_every_setting_says_what_it_is_for() -> None:
             assert line.unit == "bytes", line.name
 
 
-def test_a_password_is_not_shown() -> None:
-    settings = load_settings({"database_url": "postgresql://ada:secret@db/sooner"})
-    shown = next(line.value for line in settings.describe() if line.name == "database_url")
-    assert shown == "postgresql://ada:***@db/sooner"
+@pytest.mark.parametrize(
+    ("name", "url", "expected"),
+    [
+        ("database_url", "postgresql://ada:secret@db/sooner", "postgresql://ada:***@db/sooner"),
+        ("database_url", "postgresql://db/s?user=a&password=secret&x=1", "postgresql://db/s?user=a&password=***&x=1"),
+        ("database_url", "postgresql:///s?sslpassword=secret", "postgresql:///s?sslpassword=***"),
+        ("otlp_endpoint", "https://ada:secret@traces:4318", "https://ada:***@traces:4318"),
+    ],
+)
+def test_a_password_is_not_shown(name: str, url: str, expected: str) -> None:
+    settings = load_settings({name: url})
+    shown = next(line.value for line in settings.describe() if line.name == name)
+    assert shown == expected
 
 
 @pytest.mark.parametrize(
