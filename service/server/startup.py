@@ -60,18 +60,25 @@ def bind(data_dir: Path, identity: str) -> None:
 
 
 def _write_whole(file: Path, word: str) -> None:
-    """Write atomically: a partial id would make the folder unusable."""
+    """Write atomically and durably: a partial id, or an empty one after a power loss, would make the folder unusable."""
     draft = file.with_suffix(".draft")
-    draft.write_text(word + "\n", encoding="ascii")
+    with draft.open("w", encoding="ascii") as stream:
+        stream.write(word + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
     draft.replace(file)
 
 
 def _read_word(file: Path) -> str:
     """The id in ``file``, which a job of the same user may have replaced. Raises StartError."""
     try:
-        return read_small(open_file(file), _WORD_BYTES_MAX).decode("ascii").strip()
+        word = read_small(open_file(file), _WORD_BYTES_MAX).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise StartError(f"cannot read the id in {file}: {error}") from None
+    if not word:
+        # All services with an empty id would be one.
+        raise StartError(f"{file} is empty; restore it from a backup, or choose another data_dir")
+    return word
 
 
 class Host(NamedTuple):

@@ -20,7 +20,7 @@ from service.db.session import Database
 from service.db.store import SqlStore
 from service.db.tables import ATTEMPTS, JOBS
 from service.engine.events import Report, ReportKind
-from service.server.startup import advertised_url, host_of
+from service.server.startup import StartError, advertised_url, bind, host_of
 
 A = Registered("a", "first", "http://a:1", "1", 60.0)
 B = replace(A, id="b", name="second", url="http://b:1")
@@ -303,6 +303,16 @@ def test_a_folder_has_one_identity_for_ever(tmp_path: Path) -> None:
     again = host_of(tmp_path)
     assert again.old
     assert again.id != first.id
+
+
+def test_an_empty_identity_is_refused(tmp_path: Path) -> None:
+    """As a power loss may leave it: two services without an id would be one."""
+    (tmp_path / "host_id").touch()
+    with pytest.raises(StartError, match="host_id is empty"):
+        host_of(tmp_path)
+    (tmp_path / "database_id").touch()
+    with pytest.raises(StartError, match="database_id is empty"):
+        bind(tmp_path, "0123")
 
 
 @pytest.mark.parametrize(
