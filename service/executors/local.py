@@ -4,7 +4,6 @@ The executor never waits for a job. Its state can be read again from the folders
 running attempts. Jobs run as the user of the service, or as their own users.
 """
 
-import contextlib
 import hmac
 import json
 import logging
@@ -34,6 +33,7 @@ from service.executors.keys import ATTEMPT_NAME, AttemptKeys, attempts_of
 from service.executors.launch_plan import Site, build_plan, free_port
 from service.executors.logs import LogChunk, read_log
 from service.executors.progress import LINE_BYTES_MAX, Ignored, RateLimit, check_line
+from service.executors.renewal import Renewal
 from service.executors.watched import WatchedAttempt
 from service.runtime.accounts import NoAccount
 from service.runtime.processes import boot_time_s
@@ -107,6 +107,7 @@ class LocalExecutor:
         """Servers of other machines that the engine does not know to be down."""
         self._note_foreign()
         self._renews_alone = renews_alone
+        self._renewal = Renewal(self._site.lease_file, lease_s)
         self._attempts = names.make_private(self._site.attempts_dir)
         self._keys = AttemptKeys(data_dir)
         self._fence = Fence(data_dir / "fence")
@@ -183,10 +184,8 @@ class LocalExecutor:
 
     def renew_leases(self) -> None:
         """Extend the lease that all supervisors check. Call it at least every ``lease_s`` / 3."""
-        with contextlib.suppress(
-            OSError
-        ):  # the file exists since the first start, so a full disk does not end the lease
-            names.write_lease(self._site.lease_file, names.boot_time_s() + self._site.lease_s)
+        # The file exists since the first start, so a full disk does not end the lease.
+        self._renewal.renew()
 
     def use_cluster(self, cluster: Cluster) -> None:
         """Placements of later launches refer to the servers of this cluster: a new leader may know more servers."""

@@ -29,7 +29,6 @@ from service.engine.commands import Command, Launch
 from service.engine.crash_points import CrashPoint, reached
 from service.engine.events import Report
 from service.engine.ports import Abilities, AttemptStatus, Clock, ExecutorUnavailable, FoundServer
-from service.executors import folder as names
 from service.executors.cluster import folder as shared
 from service.executors.cluster.attempt import ClusterAttempt
 from service.executors.cluster.calls import EngineCalls
@@ -53,6 +52,7 @@ from service.executors.fencing import Fence
 from service.executors.keys import AttemptKeys
 from service.executors.launch_plan import Site
 from service.executors.logs import LogChunk
+from service.executors.renewal import Renewal
 from service.runtime.accounts import NoAccount, account_of
 
 logger = logging.getLogger(__name__)
@@ -147,6 +147,7 @@ class ClusterExecutor:
             checkpoint_name=checkpoint_name,
         )
         self._lease_file = shared_dir / "lease"
+        self._renewal = Renewal(self._lease_file, lease_s)
         self._run_as_users = run_as_users
         digest = install_runtime(shared_dir)
         self._program = node_program(node_python, on_servers, digest)
@@ -365,8 +366,7 @@ class ClusterExecutor:
         return pause_s
 
     def _write_lease(self) -> None:
-        with contextlib.suppress(OSError):
-            names.write_lease(self._lease_file, names.boot_time_s() + self._site.lease_s)
+        self._renewal.renew()
 
     # Inside: asking the engine.
 
