@@ -9,13 +9,16 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import wraps
 from typing import Any
 
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.schedulers.base import STATE_STOPPED
 from apscheduler.triggers.interval import IntervalTrigger
+from sqlalchemy.exc import DBAPIError
 
+from service.engine.ports import Busy, ExecutorUnavailable, StoreUnavailable
 from service.runtime.processes import boot_time_s
 
 logger = logging.getLogger(__name__)
@@ -25,6 +28,31 @@ JUMP_S = 1.0
 
 LOOK_EVERY_S = 1.0
 """Longest time between two rounds, and so until a jump is detected."""
+
+
+def patient(work: Callable[[], None]) -> Callable[[], None]:
+    """``work``, tried again at its next turn if the database, the executor or the scheduling loop does not answer.
+
+    That is logged once, and once more when it works again: an outage of hours must not fill the log.
+    """
+    name = work.__name__.strip("_")
+    fails = False
+
+    @wraps(work)
+    def tried() -> None:
+        nonlocal fails
+        try:
+            work()
+        except (DBAPIError, StoreUnavailable, ExecutorUnavailable, Busy) as error:
+            if not fails:
+                logger.warning("%s fails, and is tried again: %s", name, " ".join(str(error).split()))
+            fails = True
+            return
+        if fails:
+            logger.info("%s works again", name)
+        fails = False
+
+    return tried
 
 
 class SteadyScheduler(BackgroundScheduler):  # type: ignore[misc]

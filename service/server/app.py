@@ -23,7 +23,7 @@ from service.api.deps import ApiDependencies
 from service.api.readiness import PERIOD_S, Readiness
 from service.api.token import TokenFileError, load_or_create
 from service.background.prune import prune_left_files
-from service.background.timers import SteadyScheduler
+from service.background.timers import SteadyScheduler, patient
 from service.config.cluster_file import ClusterFileError, load_cluster
 from service.config.policy import configured_shadow
 from service.config.settings import Settings, SettingsError
@@ -164,7 +164,9 @@ class Service:
     def run(self) -> int:
         """Serve until stopped."""
         self.leadership.schedule(self.scheduler)
-        self.scheduler.add_job(self._prune_files, "interval", seconds=self.settings.prune_period_s, id="files", **ONCE)
+        self.scheduler.add_job(
+            patient(self._prune_files), "interval", seconds=self.settings.prune_period_s, id="files", **ONCE
+        )
         self.scheduler.add_job(self._read_readiness, "interval", seconds=PERIOD_S, id="readiness", **ONCE)
         self.scheduler.start()
         # A client that reads the address below may connect or send a signal at once, before uvicorn accepts either.

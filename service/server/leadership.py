@@ -6,16 +6,15 @@ The lead is a lease in the database that every service checks on a timer. Nothin
 import logging
 import threading
 from collections.abc import Callable
-from functools import wraps
 
 from apscheduler.schedulers.background import BackgroundScheduler
 from sqlalchemy.exc import DBAPIError
 
+from service.background.timers import patient
 from service.config.cluster_file import ClusterFileError
 from service.config.settings import Settings
 from service.db.lease import LeaderLease
 from service.db.servers import ServerInUse
-from service.engine.ports import ExecutorUnavailable, StoreUnavailable
 from service.runtime.garbage import let_go, made_to_stay
 from service.server.agent import Agent
 from service.server.leading import ONCE, Leading
@@ -54,7 +53,7 @@ class Leadership:
             self._attend: self._settings.poll_period_s,
         }
         for work, period_s in periods_s.items():
-            scheduler.add_job(_patient(work), "interval", seconds=period_s, id=work.__name__.strip("_"), **ONCE)
+            scheduler.add_job(patient(work), "interval", seconds=period_s, id=work.__name__.strip("_"), **ONCE)
 
     def close(self) -> None:
         """Stop leading, and let another service lead at once."""
@@ -122,16 +121,3 @@ class Leadership:
         leading, self.leading = self.leading, None
         if leading is not None:
             leading.close()
-
-
-def _patient(work: Callable[[], None]) -> Callable[[], None]:
-    """``work``, tried again at its next turn if the database or the executor does not answer."""
-
-    @wraps(work)
-    def tried() -> None:
-        try:
-            work()
-        except (DBAPIError, StoreUnavailable, ExecutorUnavailable) as error:
-            logger.warning("%s: %s", work.__name__.strip("_"), " ".join(str(error).split()))
-
-    return tried

@@ -26,7 +26,7 @@ from service.background.model_explanations import Explainer
 from service.background.prune import prune
 from service.background.retrain import Trainer, TrainingUnderWay, UnknownModel
 from service.background.simulations import LOOK_EVERY_S, SimulationRunner
-from service.background.timers import SteadyScheduler
+from service.background.timers import SteadyScheduler, patient
 from service.background.webhooks import WebhookSender
 from service.db.notifications import Listener
 from service.db.store import SqlStore
@@ -110,7 +110,11 @@ class Leading:
 
     def start(self) -> None:
         """Run until :meth:`close`."""
-        settings, add = self._context.settings, self._scheduler.add_job
+        settings = self._context.settings
+
+        def add(work: Callable[[], None], *arguments: Any, **options: Any) -> None:
+            self._scheduler.add_job(patient(work), *arguments, **options)
+
         add(self.trainer.run_if_due, "interval", seconds=TRAINING_CHECK_S, id="retrain", **ONCE)
         add(self._prune, "interval", seconds=settings.prune_period_s, id="prune", **ONCE)
         add(self._keep_forecasts, "interval", seconds=settings.forecast_period_s, id="forecasts", **ONCE)

@@ -1,5 +1,6 @@
 """Periods stay periods when the machine's clock is set, and one-shot timers are not lost with it."""
 
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 from apscheduler.executors.debug import DebugExecutor
 from apscheduler.schedulers.base import STATE_STOPPED, BaseScheduler
+from sqlalchemy.exc import OperationalError
 
-from service.background.timers import SteadyScheduler
+from service.background.timers import SteadyScheduler, patient
 
 HOUR_S = 3600.0
 EPOCH_S = 1_800_000_000.0
@@ -128,3 +130,21 @@ def test_a_round_in_progress_at_shutdown_raises_nothing() -> None:
         os.sched_yield()
     ended.join(60.0)
     assert not ended.is_alive()
+
+
+def test_work_that_waits_for_the_database_is_logged_once_until_it_works_again(caplog: pytest.LogCaptureFixture) -> None:
+    away = True
+
+    def look() -> None:
+        if away:
+            raise OperationalError("SELECT", None, OSError("away"))
+
+    tried = patient(look)
+    with caplog.at_level(logging.INFO):
+        for _ in range(3):
+            tried()
+        away = False
+        tried()
+        tried()
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert not any(record.exc_info for record in caplog.records)
