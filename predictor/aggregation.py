@@ -19,7 +19,7 @@ that are expected of unfinished jobs (:meth:`Aggregation.expect`). The bound is 
 """
 
 import math
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -49,6 +49,7 @@ COLD_SHARE: Final = 0.5
 BURST_S: Final = 3_600.0
 """Jobs of one user that are submitted within this time are one burst."""
 BURSTS_KEPT: Final = 10_000
+ENDED_KEPT: Final = 5_000
 UNFINISHED_MAX: Final = 1_000
 """Unfinished jobs that are counted, the newest."""
 EXPECTED_EVERY_S: Final = 300.0
@@ -92,6 +93,8 @@ class Bursts:
 
     def __init__(self) -> None:
         self._counts: OrderedDict[tuple[Hashable, int], int] = OrderedDict()
+        self._ended: deque[tuple[float, float]] = deque(maxlen=ENDED_KEPT)
+        """Submission and weight of the newest ended jobs."""
 
     def share(self, group: Hashable | None, submitted_at_s: float) -> float:
         """The weight of one more ended job: 1 / sqrt(n) for the n-th of its burst. ``group`` None: jobs of unknown users."""
@@ -100,16 +103,26 @@ class Bursts:
         self._counts[burst] = count
         if len(self._counts) > BURSTS_KEPT:
             self._counts.popitem(last=False)
-        return 1.0 / math.sqrt(count)
+        share = 1.0 / math.sqrt(count)
+        self._ended.append((submitted_at_s, share))
+        return share
 
     def shares(self, jobs: Iterable[tuple[Hashable | None, float]]) -> list[float]:
-        """The weights of unfinished jobs (group and submission) as if they ended now, one after the other. Changes nothing."""
+        """The weights of unfinished jobs (group and submission) as if they ended now, one after the other, but as far forgotten
+        as the slow memory has forgotten the jobs that were submitted with them: else old long jobs would outweigh the short jobs
+        of their time, which have ended. Changes nothing. O(jobs + ended jobs that are kept).
+        """
         more: Counter[tuple[Hashable, int]] = Counter()
-        found = []
-        for group, submitted_at_s in jobs:
-            burst = (group, int(submitted_at_s // BURST_S))
+        counts, submitted_at_s = [], []
+        for group, at_s in jobs:
+            burst = (group, int(at_s // BURST_S))
             more[burst] += 1
-            found.append(1.0 / math.sqrt(self._counts.get(burst, 0) + more[burst]))
+            counts.append(self._counts.get(burst, 0) + more[burst])
+            submitted_at_s.append(at_s)
+        ended = np.array(sorted(self._ended)).reshape(-1, 2)
+        before = np.concatenate([[0.0], np.cumsum(ended[:, 1])])
+        later = before[-1] - before[np.searchsorted(ended[:, 0], submitted_at_s, side="right")]
+        found: list[float] = (np.exp(-FORGETTING[0] * later) / np.sqrt(counts)).tolist()
         return found
 
 

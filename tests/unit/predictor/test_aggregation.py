@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictor.aggregation import BURST_S, FROM_LEARNT, LEARNT, PRIOR_BASE, Aggregation, Bursts, Unfinished
+from predictor.aggregation import BURST_S, FORGETTING, FROM_LEARNT, LEARNT, PRIOR_BASE, Aggregation, Bursts, Unfinished
 from predictor.conformal import LIMIT, STEP, SpreadCalibration
 from predictor.intervals import LEVELS, MIDDLE, NORMAL_QUANTILES, Array, at_levels, interpolation
 
@@ -99,6 +99,17 @@ def test_unfinished_jobs_of_a_burst_count_after_those_that_have_ended() -> None:
     asked = [("ada", 20.0), ("bob", 20.0), ("ada", 30.0), ("ada", 10.0 + BURST_S)]
     assert bursts.shares(asked) == pytest.approx([2**-0.5, 1.0, 3**-0.5, 1.0])
     assert bursts.share("ada", 40.0) == pytest.approx(2**-0.5), "nothing has changed"
+    assert bursts.shares([]) == []
+
+
+def test_unfinished_jobs_are_forgotten_as_those_that_were_submitted_with_them() -> None:
+    """Two that ended were submitted after the first, with weights of 1 and of the root of a half; none after the second."""
+    bursts = Bursts()
+    for submitted_at_s in (BURST_S + 5.0, 5.0, BURST_S + 7.0):
+        bursts.share("ada", submitted_at_s)
+    first, second = bursts.shares([("bob", 6.0), ("bob", BURST_S + 7.0)])
+    assert first == pytest.approx(math.exp(-FORGETTING[0] * (1.0 + 2**-0.5)))
+    assert second == 1.0
 
 
 def test_calibration_widens_the_half_that_unfinished_jobs_have_left() -> None:
