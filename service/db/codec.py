@@ -209,9 +209,12 @@ def _whole(value: Any) -> int:
 
 
 def _real(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise CodecError(f"{value!r} is not a finite number")
-    return float(value)
+    try:
+        if not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value):
+            return float(value)
+    except OverflowError:  # an integer above all floats
+        raise CodecError("a whole number of so many digits is too large") from None
+    raise CodecError(f"{value!r} is not a finite number")
 
 
 _SCALARS: Mapping[type, _Shape] = {

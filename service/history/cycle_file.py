@@ -6,13 +6,15 @@ secrets. The spec of an array is written once, under ``arrays``; its elements, w
 Documents of version 1 are read too: in them the schedule ``1f1b`` is what is now ``pipedream``, and ``sync`` is now ``1f1b``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from policies.model.cluster import Cluster
 from policies.model.job import JobSpec
+from policies.model.placement import Placement
 from policies.model.server_reservation import ServerReservation
+from service.config.cluster_file import GPUS_PER_SERVER_MAX
 from service.db.codec import (
     CodecError,
     decode,
@@ -70,7 +72,7 @@ def read_cycle(document: object) -> CycleSnapshot:
         raise CycleFileError(f"the key {error.args[0]!r} is missing") from error
     except CodecError as error:
         raise CycleFileError(str(error)) from error
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, OverflowError, AttributeError) as error:
         raise CycleFileError(f"a value has the wrong type: {error}") from error
 
 
@@ -101,6 +103,7 @@ def _read(document: Mapping[str, Any]) -> CycleSnapshot:
         jobs=tuple(_job(each, arrays) for each in document["jobs"]),
         windows=tuple(decode(ServerReservation, each) for each in document.get("windows", ())),
     )
+    _check(world)
     return CycleSnapshot(
         cycle=int(document["cycle"]),
         policy=str(document["policy"]),
@@ -111,6 +114,31 @@ def _read(document: Mapping[str, Any]) -> CycleSnapshot:
         actions=decode_actions(document["actions"]),
         wake_at_s=document["wake_at_s"],
     )
+
+
+def _check(world: WorldSnapshot) -> None:
+    """A decision about other servers, or about GPUs that they do not have, would fail or never end."""
+    for server in world.cluster.servers:
+        if not 0 <= server.gpus <= GPUS_PER_SERVER_MAX:
+            raise CodecError(f"server {server.name} must have 0 to {GPUS_PER_SERVER_MAX} GPUs")
+        if min(server.nic_bytes_s, server.intra_bytes_s, server.gpu_speed) <= 0.0:
+            raise CodecError(f"the speeds of server {server.name} must be above 0")
+    for job in world.jobs:
+        if job.reservation is not None:
+            _check_placement(world.cluster, job, job.reservation, ())
+        if job.attempt is not None:
+            _check_placement(world.cluster, job, job.attempt.placement, job.attempt.gpu_ids)
+
+
+def _check_placement(cluster: Cluster, job: JobRecord, placement: Placement, gpu_ids: Sequence[Sequence[int]]) -> None:
+    for position, share in enumerate(placement.shares):
+        if not 0 <= share.server < len(cluster.servers):
+            raise CodecError(f"job {job.id} is placed on a server that is not in the cluster")
+        server = cluster.servers[share.server]
+        ids = gpu_ids[position] if position < len(gpu_ids) else ()
+        counts = (share.gpus, *share.replicas)
+        if not all(0 <= each <= server.gpus for each in counts) or not all(0 <= each < server.gpus for each in ids):
+            raise CodecError(f"job {job.id} has GPUs that server {server.name} does not have")
 
 
 def _job_document(job: JobRecord, arrays: dict[str, dict[str, Any]]) -> dict[str, Any]:

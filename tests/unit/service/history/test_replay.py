@@ -1,6 +1,7 @@
 """Recorded cycles: kept with what they rest on, told as JSON, and decided again to the same actions."""
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -225,6 +226,9 @@ def test_a_document_of_the_first_version_keeps_the_meaning_of_its_schedules() ->
         ({"schema": "sooner.jobs/1"}, "sooner.cycle/2"),
         ({"jobs": [{"v": 1}]}, "missing"),
         ({"now_s": None}, "wrong type"),
+        ({"now_s": 10**400}, "wrong type"),
+        ({"cycle": math.inf}, "wrong type"),
+        ({"costs": {"v": 1, "restart_s": 10**400}}, "Costs.restart_s: a whole number of so many digits is too large"),
         ({"actions": {"v": 1, "items": [{"action": "dance"}]}}, "action"),
     ],
 )
@@ -234,6 +238,34 @@ def test_an_invalid_document_is_refused_in_one_line(change: dict[str, Any], said
         read_cycle(document | change)
     with pytest.raises(CycleFileError, match="'cluster' is missing"):
         read_cycle({key: value for key, value in document.items() if key != "cluster"})
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("cluster", "servers", 0, "gpus"), 10**9, "server a must have 0 to 1024 GPUs"),
+        (("cluster", "servers", 0, "gpus"), -1, "server a must have 0 to 1024 GPUs"),
+        (("cluster", "servers", 0, "gpu_speed"), 0, "the speeds of server a must be above 0"),
+        (("jobs", 0, "attempt", "placement", "shares", 0, 0), 10**9, "job 1 is placed on a server that is not in the"),
+        (("jobs", 0, "attempt", "placement", "shares", 0, 1), 10**400, "job 1 has GPUs that server a does not have"),
+        (("jobs", 0, "attempt", "gpu_ids", 0, 0), -1, "job 1 has GPUs that server a does not have"),
+    ],
+)
+def test_servers_and_gpus_that_cannot_be_are_refused(path: tuple[Any, ...], value: int, said: str) -> None:
+    """A replay of such a cycle would fail, or go through a thousand million GPUs."""
+    running = next(
+        each
+        for each in reversed(snapshots(recorded([(0, 4, 100), (5, 2, 50)], "fifo")))
+        if each.world.jobs and each.world.jobs[0].attempt is not None
+    )
+    document = json.loads(json.dumps(cycle_document(running)))
+    inner = document
+    for key in path[:-1]:
+        inner = inner[key]
+    assert path[-1] in inner or isinstance(inner, list)
+    inner[path[-1]] = value
+    with pytest.raises(CycleFileError, match=said):
+        read_cycle(document)
 
 
 def test_batches_reach_the_inner_sink() -> None:
