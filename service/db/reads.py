@@ -77,10 +77,13 @@ _PREDICTION_COLUMNS = columns(
 )
 
 
-_NEWEST_PREDICTIONS = select(*_PREDICTION_COLUMNS).where(
-    PREDICTIONS.c.id.in_(
-        select(func.max(PREDICTIONS.c.id)).where(PREDICTIONS.c.job_id.in_(_IDS)).group_by(PREDICTIONS.c.job_id)
+_NEWEST_PREDICTIONS, _FIRST_PREDICTIONS = (
+    select(*_PREDICTION_COLUMNS).where(
+        PREDICTIONS.c.id.in_(
+            select(one(PREDICTIONS.c.id)).where(PREDICTIONS.c.job_id.in_(_IDS)).group_by(PREDICTIONS.c.job_id)
+        )
     )
+    for one in (func.max, func.min)
 )
 
 _HELD = select(ATTEMPTS.c.job_id, ATTEMPTS.c.placement).where(
@@ -131,6 +134,7 @@ _SERVER_NAMES = select(SERVERS.c.position, SERVERS.c.name).where(SERVERS.c.posit
 class JobSummary:
     """A job as lists and its own page show it: columns of ``jobs``, its newest prediction and forecasts, the servers it holds.
 
+    Lists may be asked for the first predictions instead.
     ``planned``: the document of its spec if that may have a training plan; None in lists. Other specs may be large and are not
     read.
     """
@@ -192,11 +196,17 @@ def _job_rows(connection: Connection, job_ids: Sequence[int]) -> Iterator[Sequen
         yield connection.execute(_JOBS_BY_ID, {"ids": part}).all()
 
 
-def jobs(connection: Connection, wanted: JobFilter, past_id: int | None, limit: int) -> list[JobSummary]:
-    """At most ``limit`` jobs that follow ``past_id`` in the filter's order. A handful of statements at any depth."""
+def jobs(
+    connection: Connection, wanted: JobFilter, past_id: int | None, limit: int, *, first_predictions: bool = False
+) -> list[JobSummary]:
+    """At most ``limit`` jobs that follow ``past_id`` in the filter's order. A handful of statements at any depth.
+
+    ``first_predictions``: with the first prediction of each job instead of the newest.
+    """
     ids = _page_ids(connection, wanted, past_id, limit)
     rows = connection.execute(_JOBS_BY_ID, {"ids": ids}).all()
-    return _summaries(connection, rows if wanted.oldest_first else rows[::-1])
+    predictions = _FIRST_PREDICTIONS if first_predictions else _NEWEST_PREDICTIONS
+    return _summaries(connection, rows if wanted.oldest_first else rows[::-1], predictions)
 
 
 def _by_id(wanted: JobFilter) -> ColumnElement[Any]:
@@ -259,9 +269,11 @@ def _ids_in_state(wanted: JobFilter, state: JobState | None, *, first: bool) -> 
     return statement.where(seen(wanted.seen_by, project, user))
 
 
-def _summaries(connection: Connection, rows: Sequence[Row[Any]]) -> list[JobSummary]:
+def _summaries(
+    connection: Connection, rows: Sequence[Row[Any]], wanted: Select[Any] = _NEWEST_PREDICTIONS
+) -> list[JobSummary]:
     ids = [row.id for row in rows]
-    predictions = newest_predictions(connection, ids)
+    predictions = _predictions_of(connection, ids, wanted)
     servers = _held(connection, ids)
     forecasts = newest_forecasts(connection, ids)
     return [
@@ -269,11 +281,11 @@ def _summaries(connection: Connection, rows: Sequence[Row[Any]]) -> list[JobSumm
     ]
 
 
-def newest_predictions(connection: Connection, job_ids: Collection[int]) -> Mapping[int, Row[Any]]:
-    """The newest prediction of each of these jobs that has one."""
+def _predictions_of(connection: Connection, job_ids: Sequence[int], wanted: Select[Any]) -> Mapping[int, Row[Any]]:
+    """The wanted prediction of each of these jobs that has one."""
     if not job_ids:
         return {}
-    return {row.job_id: row for row in connection.execute(_NEWEST_PREDICTIONS, {"ids": list(job_ids)})}
+    return {row.job_id: row for row in connection.execute(wanted, {"ids": job_ids})}
 
 
 def _held(connection: Connection, job_ids: Collection[int]) -> Mapping[int, tuple[str, ...]]:

@@ -8,6 +8,7 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from service.domain.counts import count_of
 from service.domain.duration import words_of
 
 NOTHING: Final = "–"
@@ -40,6 +41,7 @@ def environment() -> Environment:
         "duration": duration,
         "seconds": seconds,
         "number": number,
+        "count_of": count_of,
         "percent": percent,
     }
     found.tests["before"] = before

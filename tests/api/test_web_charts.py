@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from httpx import Client
-from sqlalchemy import update
+from sqlalchemy import func, select, update
 
 from policies.model.cluster import Server
 from policies.registry import policy_names
@@ -111,6 +111,26 @@ def test_predictions_show_calibration_drift_and_jobs(admin: Client, app: FastAPI
     listed = admin.get("/jobs?user=ada&state=succeeded").text
     assert 'href="./jobs?user=ada&amp;state=succeeded"' in text
     assert all(f'id="job-{job}"' in listed for job in jobs)
+
+
+def test_the_typical_error_is_that_of_the_first_prediction(admin: Client, app: FastAPI, world: World) -> None:
+    """A job that reports its total just before its end is predicted well then, and was not when it was ranked."""
+    [job] = scored(app, world, 4.0)
+    take_in(world, job, said("reported: 37 s"), 2)
+    newest = PREDICTIONS.c.id == select(func.max(PREDICTIONS.c.id)).scalar_subquery()
+    right = {"actual": 37.5, "scored_at_s": NOW_S, "log_error": 0.0, "p10": 37.5, "p50": 37.5, "p90": 37.5}
+    world.database.execute(update(PREDICTIONS).where(newest).values(**right))
+    text = page(admin, "/predictions")
+    assert (
+        '<div class="value">× 4.00</div><div class="note">median of the first predictions of the newest 1 job' in text
+    )
+    assert text.count('<td class="num">× 4.00</td>') == 2
+
+    errors = {
+        which: admin.get(f"/v1/jobs?prediction={which}").json()["items"][0]["prediction"]["log_error"]
+        for which in ("newest", "first")
+    }
+    assert errors == {"newest": 0.0, "first": pytest.approx(log(4.0))}
 
 
 def test_few_jobs_have_no_course_of_the_error(admin: Client, app: FastAPI, world: World) -> None:

@@ -97,6 +97,10 @@ def list_jobs(
     name: FilterText = None,
     array: Annotated[Id | None, Query(description="Only elements of this array.")] = None,
     order: Annotated[Literal["newest", "oldest"], Query(description="Which jobs come first.")] = "newest",
+    prediction: Annotated[
+        Literal["newest", "first"],
+        Query(description="Which of a job's predictions is shown; the first one had seen nothing of the job yet."),
+    ] = "newest",
 ) -> Page[JobDocument]:
     """One page. A cursor is valid only with the same filters and order."""
     oldest_first = order == "oldest"
@@ -104,7 +108,7 @@ def list_jobs(
     scope = f"jobs {sorted(wanted.states)} {user!r} {project!r} {name!r} {array}{' oldest' if oldest_first else ''}"
     past = paging.position(scope, NUMBER)
     with dependencies.reading() as connection:
-        rows = reads.jobs(connection, wanted, past, paging.limit + 1)
+        rows = reads.jobs(connection, wanted, past, paging.limit + 1, first_predictions=prediction == "first")
     return paging.page(scope, rows, lambda row: (row.job.id,), job_document)
 
 

@@ -12,7 +12,7 @@ from service.web.charts import calibration_chart, drift_chart
 from service.web.page import Asked
 
 JOBS: Final = 500
-"""Newest ended jobs behind the tables of errors."""
+"""Newest ended jobs behind the tables of errors. Their first predictions count: later ones have seen how the job ran."""
 
 
 async def predictions(asked: Asked) -> dict[str, Any]:
@@ -22,7 +22,7 @@ async def predictions(asked: Asked) -> dict[str, Any]:
         asked.read.get("v1/models", {"limit": asked.rows(10)}),
         asked.read.get_or(None, "v1/forecasts/accuracy"),
         asked.read.get_or({"jobs": 0, "coverage": []}, "v1/predictions/calibration"),
-        asked.read.get("v1/jobs", {"state": ["succeeded"], "limit": asked.rows(JOBS)}),
+        asked.read.get("v1/jobs", {"state": ["succeeded"], "limit": asked.rows(JOBS), "prediction": "first"}),
     )
     scored = [job for job in ended["items"] if job["prediction"] and job["prediction"]["log_error"] is not None]
     return {
