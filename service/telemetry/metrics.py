@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, disable_cre
 
 from policies.lifecycle import TERMINAL, Cause, JobState
 from policies.model.estimate import Estimate, Unit
+from policies.model.ids import JobId
 from policies.model.reasons import Reason
 from service.engine.events import JobEvent
 from service.engine.ports import CycleBatch, JobWrite, Sink
@@ -66,7 +67,10 @@ class Metrics:
         self.server_events = self._counter("server_events", "Changes of servers.", "kind")
         self.health_signs = self._counter("health_signs", "Signs of faulty servers that became events.", "sign")
         self.prediction_error = self._histogram(
-            "prediction_error_ratio", "Predicted median over the actual value of an ended job.", ERROR_BUCKETS, "source"
+            "prediction_error_ratio",
+            "First predicted median of an ended job, or the first since the service leads, over the actual value.",
+            ERROR_BUCKETS,
+            "source",
         )
         self.commands = self._counter("executor_commands", "Commands to the executor.", "command", "outcome")
         self.webhook_attempts = self._counter("webhook_attempts", "Attempts to deliver to a webhook.", "outcome")
@@ -91,6 +95,7 @@ class MetricsSink:
     def __init__(self, inner: Sink, metrics: Metrics) -> None:
         self._inner = inner
         self._metrics = metrics
+        self._first: dict[JobId, Estimate] = {}
 
     def transition(self, event: JobEvent, job: JobRecord) -> None:
         """Count the transition, then pass it on."""
@@ -126,13 +131,16 @@ class MetricsSink:
             self._metrics.actions.labels(type(action).__name__.lower()).inc()
         for event in batch.server_events:
             self._metrics.server_events.labels(event.kind.value).inc()
-        for write in batch.writes.values():
-            if write.label is not None:
-                self._score(write)
+        for job, write in batch.writes.items():
+            if write.prediction is not None:
+                self._first.setdefault(job, write.prediction.estimate)
+            if write.job.finished:
+                self._score(write, self._first.pop(job, write.job.estimate))
         self._inner.cycle(batch)
 
-    def _score(self, write: JobWrite) -> None:
-        estimate, label = write.job.estimate, write.label
+    def _score(self, write: JobWrite, estimate: Estimate | None) -> None:
+        """Later estimates have seen how the job ran: shortly before its end they are always right."""
+        label = write.label
         if estimate is None or label is None:
             return
         actual = label.iterations if estimate.unit is Unit.ITERATIONS else label.service_s

@@ -117,6 +117,20 @@ def test_every_phase_is_measured_also_if_it_fails() -> None:
     assert story.value("cycle_duration_seconds_count", phase="commit") == before + 1
 
 
+def test_the_error_is_that_of_the_first_prediction() -> None:
+    """The second one comes when the job has almost ended, and is right."""
+    story = Measured("1x4")
+    story.job("a", runs_s=100, predicted=20).until(90)
+    story.told.outdated = [story.ids["a"]]
+    story.told.points[story.ids["a"]] = (100.0,)
+    story.job("b", runs_s=1).until(95)
+    estimate = story.engine.world.jobs[story.ids["a"]].estimate
+    assert estimate is not None
+    assert estimate.median == 100.0
+    story.until(1000)
+    assert story.value("prediction_error_ratio_bucket", source="other", le="0.25") == 1
+
+
 def test_prediction_errors_are_labelled_by_the_kind_of_source() -> None:
     story = Measured("1x4")
     story.job("right", runs_s=100, predicted=100).job("short", runs_s=100, predicted=20).until(1000)
