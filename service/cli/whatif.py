@@ -28,6 +28,7 @@ from service.cli.sim_options import (
 )
 from service.config.cluster_file import ClusterFileError, load_cluster
 from service.config.settings import Settings, SettingsError
+from service.domain.counts import count_of
 from service.domain.duration import words_of
 from service.forecast.forecast import ForecastOptions, NoForecast
 from service.forecast.whatif import Outlook, Outlooks, outlooks
@@ -208,7 +209,8 @@ def _opening(history: "OwnHistory", machines: Cluster) -> str:
     start = datetime.fromtimestamp(history.start_s, UTC).isoformat(sep=" ", timespec="seconds")
     carried = sum(job.carried for job in history.jobs)
     before = f", {carried} of them submitted earlier" if carried else ""
-    return f"{len(history.jobs)} jobs from {start}{before}; {len(machines.servers)} servers with {machines.gpus} GPUs"
+    servers, gpus = count_of(len(machines.servers), "server"), count_of(machines.gpus, "GPU")
+    return f"{count_of(len(history.jobs))} from {start}{before}; {servers} with {gpus}"
 
 
 # The present.
@@ -277,7 +279,7 @@ def _policy_columns(found: Outlooks) -> list[Column[Outlook]]:
         Column("AGAINST CURRENT", lambda each: f"{each.mean_jct_s / first.mean_jct_s - 1.0:+.1%}", right=True),
         Column(
             "BETTER IN",
-            lambda each: "" if each is first else f"{each.better_in} of {found.samples} futures",
+            lambda each: "" if each is first else f"{each.better_in} of {count_of(found.samples, 'future')}",
             right=True,
         ),
     ]

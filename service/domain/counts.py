@@ -4,3 +4,8 @@
 def count_of(count: int, what: str = "job") -> str:
     """``1 job``, ``20,070 jobs``; or as many of something else."""
     return f"{count:,} {what}{'s' if count != 1 else ''}"
+
+
+def skipped_rows(count: int) -> str:
+    """``1 row was skipped.``, ``0 rows were skipped.``"""
+    return f"{count_of(count, 'row')} {'was' if count == 1 else 'were'} skipped."

@@ -5,6 +5,7 @@ from html import escape
 from typing import Any, NamedTuple
 
 from policies.model.cluster import Cluster
+from service.domain.counts import count_of, skipped_rows
 from service.domain.duration import words_of
 from service.reports.comparison_charts import charts, run_name
 from service.reports.comparison_data import RunFigures, main_runs
@@ -54,9 +55,9 @@ def comparison_html(runs: Sequence[RunFigures], workload: str, cluster: Cluster,
     first = runs[0].result
     predictors = list(dict.fromkeys(run.result.predictor for run in runs))
     about = (
-        f"{first.jobs:,} jobs of {workload} on cluster {cluster.name} ({cluster.gpus:,} GPUs on "
-        f"{len(cluster.servers):,} servers); predictor {', '.join(predictors)}; seed {first.seed}. No schedule has a mean "
-        f"job completion time (JCT) below {words_of(first.lower_bound_mean_jct_s)}. {first.skipped:,} rows were skipped."
+        f"{count_of(first.jobs)} of {workload} on cluster {cluster.name} ({count_of(cluster.gpus, 'GPU')} on "
+        f"{count_of(len(cluster.servers), 'server')}); predictor {', '.join(predictors)}; seed {first.seed}. No schedule has a "
+        f"mean job completion time (JCT) below {words_of(first.lower_bound_mean_jct_s)}. {skipped_rows(first.skipped)}"
     )
     several = len(predictors) > 1
     summary = " ".join(part for part in (story(main_runs(runs)), sensitivity(runs)) if part)

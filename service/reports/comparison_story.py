@@ -138,7 +138,15 @@ def _price(best: RunFigures, others: Sequence[RunFigures]) -> str:
             f"{text}; the slowest hundredth of the jobs takes {words_of(result.p99_jct_s)} or longer, where {tail.label} "
             f"has {words_of(tail.result.p99_jct_s)}."
         )
-    return f"{text}; its slowest hundredth of the jobs is no slower than under the other policies."
+    more = _ratio(result.p99_jct_s, tail.result.p99_jct_s) - 1.0
+    if more > _ROUNDING:
+        return f"{text}; its slowest hundredth of the jobs is {_share(more)} slower than under {tail.label}."
+    rest = tail.label if len(others) == 1 else "the other policies"
+    return f"{text}; its slowest hundredth of the jobs is no slower than under {rest}."
+
+
+def _share(part: float) -> str:
+    return f"{part:.1%}" if part >= 0.0005 else "less than 0.1%"
 
 
 def _ratio(more: float, less: float) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from policies.model.cluster import Cluster
+from service.domain.counts import count_of, skipped_rows
 from service.domain.duration import words_of
 from service.reports.comparison_data import cdf, gang_class
 from service.reports.page import SHARE_OF_JOBS, Chart, lines, page, pictures, table_row
@@ -22,7 +23,7 @@ _BINS = 150
 
 def description_html(workload: Workload, numbers: Mapping[str, Any], cluster: Cluster | None = None) -> str:
     """The page for a workload with what :func:`.describe.describe` found."""
-    about = f"{numbers['jobs']:,} jobs of {workload.name}; {numbers['skipped']:,} rows were skipped."
+    about = f"{count_of(numbers['jobs'])} of {workload.name}; {skipped_rows(numbers['skipped'])}"
     if workload.labels.get("synthetic") or any(job.job_id.startswith("synthetic-") for job in workload.jobs[:1]):
         about += " Synthetic: its numbers are about the generator, not about a cluster."
     rows = [

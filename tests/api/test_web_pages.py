@@ -486,7 +486,9 @@ def test_a_simulation_is_followed_while_it_runs(admin: Client, app: FastAPI, wor
     ("report", "expected"),
     [
         (WHAT_IF, ("12 jobs on 3 servers with 24 GPUs", "2 cancelled", "as it was", "best")),
+        (WHAT_IF | {"jobs": 1, "servers": 1, "gpus": 1}, ("1 job on 1 server with 1 GPU.",)),
         (OUTLOOK, ("16 sampled", "25%")),
+        (OUTLOOK | {"samples": 1, "unfinished": 1}, ("1 unfinished job, 1 sampled future from cycle 7.",)),
     ],
 )
 def test_a_report_is_shown_in_place(

@@ -179,6 +179,34 @@ def test_the_story_names_savings_and_costs() -> None:
     assert told.count("Against") == 1
 
 
+@pytest.mark.parametrize(
+    ("p99_s", "said"),
+    [
+        (100.0, "is no slower than under slow."),
+        (104.0, "is 4.0% slower than under slow."),
+        (100.01, "is less than 0.1% slower than under slow."),
+        (106.0, "takes 1 min 46 s or longer, where slow has 1 min 40 s."),
+    ],
+)
+def test_the_story_tells_a_slower_tail(p99_s: float, said: str) -> None:
+    base = _figures("fifo")
+    slow = replace(base, label="slow", parts=Parts(7200.0, 0.0, 100.0, 300.0))
+    slow = replace(slow, result=replace(base.result, mean_jct_s=7600.0, p99_jct_s=100.0))
+    quick = replace(base, label="quick", parts=Parts(3600.0, 0.0, 100.0, 300.0))
+    quick = replace(quick, result=replace(base.result, mean_jct_s=4000.0, p99_jct_s=p99_s))
+    assert story([slow, quick]).endswith(said)
+    three = story([slow, quick, replace(slow, label="third")])
+    assert three.endswith("is no slower than under the other policies." if p99_s == 100.0 else said)
+
+
+def test_one_job_on_one_server_is_singular() -> None:
+    one = Cluster("c", (Server("s", 1),))
+    done = run(Workload("w", JOBS[1:2]), one, make_policy("fifo"), "oracle", SimulationOptions(keep_spans=True))
+    told = comparison_html([figures(done, "fifo")], "w", one)
+    assert "1 job of w on cluster c (1 GPU on 1 server);" in told
+    assert "0 rows were skipped." in told
+
+
 def test_a_run_with_unfinished_jobs_never_wins() -> None:
     fifo = _figures("fifo")
     fast = replace(fifo, label="fast", result=replace(fifo.result, mean_jct_s=1.0, ratio_to_lower_bound=None))
