@@ -138,6 +138,7 @@ class LivePredictor:
         self._attained: Callable[[JobId, float], Attained | None] = lambda job, now_s: None
         self._expected_s = -math.inf
         self._ended_meanwhile: list[EndedRow] | None = None
+        self._known_before: set[int] = set()
         self._pending: OrderedDict[JobId, PendingPrediction] = OrderedDict()
         self._champion: TrainedModel | None = None
         if model is not None:
@@ -215,7 +216,8 @@ class LivePredictor:
     def relearn(self, read: Callable[[], Iterable[EndedJob]]) -> None:
         """Replace the history by the jobs that ``read`` returns (the newest 40,000 count) and those that end meanwhile.
 
-        Scores, calibration and pending predictions stay. Predicting goes on while ``read`` runs.
+        Scores, calibration and pending predictions stay. Predicting goes on while ``read`` runs. Jobs that it returns before
+        :meth:`ended` tells of them count once.
         """
         with self._lock:
             self._ended_meanwhile = []
@@ -235,6 +237,7 @@ class LivePredictor:
         with self._lock:
             meanwhile, self._ended_meanwhile = self._ended_meanwhile or [], None
             knowledge.open_jobs = self._knowledge.open_jobs
+            self._known_before = known.intersection(knowledge.open_jobs.all())
             self._knowledge, self._throughput, self._walltimes = knowledge, throughput, walltimes
             for row in meanwhile:
                 if row.submission.job not in known:
@@ -260,6 +263,10 @@ class LivePredictor:
             return outdated
 
     def _learn(self, row: EndedRow) -> list[int]:
+        if row.submission.job in self._known_before:
+            self._known_before.remove(row.submission.job)
+            self._knowledge.open_jobs.remove(row.submission.job)
+            return []
         self._throughput.observe_row(row)
         self._walltimes.observe(row)
         return self._knowledge.end(row)

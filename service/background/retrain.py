@@ -53,7 +53,8 @@ TRAINING_LEASE = "training"
 _LEASE_GRACE_S = 60.0
 
 AGAIN_S = 1.0
-"""Pause between two attempts to record the end of a training when the database does not answer."""
+"""Pause before the end of a training is recorded again, if the database does not answer, and before another look at a predictor
+that is being warmed."""
 
 
 class TrainingUnderWay(RuntimeError):
@@ -91,12 +92,15 @@ class Trainer:
         predictor: LivePredictor,
         now_s: Callable[[], float],
         cluster: Cluster,
+        warm: Callable[[], bool] = lambda: True,
     ) -> None:
+        """``warm``: whether the predictor has read its history and learns of ends as they come."""
         self._database = database
         self._settings = settings
         self._predictor = predictor
         self._now_s = now_s
         self._cluster = cluster
+        self._warm = warm
         self._models = settings.models_dir or settings.data_dir / "models"
         self._busy = threading.Lock()
         self._runner = LimitedRunner()
@@ -236,12 +240,19 @@ class Trainer:
         return True
 
     def _learn_imported(self) -> None:
-        """Let the predictor learn the history that was imported since its last read. Models predict from this history."""
+        """Let the predictor learn the history that was imported since its last read. Models predict from this history.
+
+        Not while it is still warmed: it would add the jobs that it reads for that to the same jobs of this history.
+        """
         newest = last_imported(self._database)
-        if newest > self._imported_seen:
-            with made_to_stay():
-                self._predictor.relearn(lambda: ended_jobs(self._database, newest=HISTORY_ROWS_MAX))
-            self._imported_seen = newest
+        if newest <= self._imported_seen:
+            return
+        while not self._warm():
+            if self._closing.wait(AGAIN_S):
+                raise Closed("the service stops")
+        with made_to_stay():
+            self._predictor.relearn(lambda: ended_jobs(self._database, newest=HISTORY_ROWS_MAX))
+        self._imported_seen = newest
 
     def _attempt(self, run: int, lease: leases.Lease) -> _Outcome:
         self._last_started_s = self._now_s()

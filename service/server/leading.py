@@ -73,7 +73,7 @@ class Leading:
         if stack.shadow is not None:
             self._closing.callback(stack.shadow.close)
         self.recorder = stack.recorder
-        self.trainer = Trainer(database, settings, stack.predictor, now_s, context.cluster)
+        self.trainer = Trainer(database, settings, stack.predictor, now_s, context.cluster, lambda: stack.warming.warm)
         self.trainer.recover()
         world = stack.engine.world
         context.clock.at_least(world.now_s)

@@ -521,3 +521,17 @@ def test_a_history_that_cannot_be_read_leaves_what_is_known_and_keeps_nothing_fo
         twin.ended(label)
     assert predictor.predict(0.0, [_ask()]) == twin.predict(0.0, [_ask()]) != _warm().predict(0.0, [_ask()])
     assert predictor._ended_meanwhile is None, "later ends would pile up"
+
+
+def test_an_end_that_is_told_after_it_was_read_counts_once() -> None:
+    """The end of a job is stored before the predictor hears of it."""
+    predictor, twin = _warm(), _warm()
+    for each in (predictor, twin):
+        each.predict(0.0, [request(6_000)])
+    label = _run(6_000, 7_000.0)
+    history = [*recurring_history(240, reports=False), label]
+    predictor.relearn(lambda: history)
+    predictor.ended(label)
+    twin.ended(label)
+    assert predictor.status().known_jobs == twin.status().known_jobs
+    assert not predictor._known_before

@@ -3,6 +3,7 @@
 import gzip
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,9 +25,10 @@ from service.background.retrain import DRIFT_PAUSE_S, TRAINING_LEASE, Trainer, T
 from service.config.settings import Settings, load_settings
 from service.db import lease as leases
 from service.db import models as model_records
-from service.db.history import ImportedJob, import_history
+from service.db.history import ImportedJob, ended_jobs, import_history
 from service.db.session import Database
 from service.db.tables import MODELS, TRAINING_RUNS
+from service.server.warming import WarmingPredictor
 from tests.unit.predictor.predictor_history import ended, recurring_history, small_model
 
 CLUSTER = Cluster("two", (Server("s0", 4), Server("s1", 4)))
@@ -138,6 +140,59 @@ def test_imported_history_is_used_by_the_next_training(database: Database, tmp_p
     _finish(trainer, trainer.start(), database)
     assert predictor.status().known_jobs[Unit.SERVICE_S] == 6
     trainer.close()
+
+
+def test_imported_history_is_learnt_once_while_the_predictor_is_warmed(
+    database: Database, tmp_path: Path, now: Now
+) -> None:
+    """A training begins while the history is read at the start, after an import. The jobs of both are the same."""
+    predictor, reading, looked = LivePredictor(), threading.Event(), threading.Event()
+    warming = WarmingPredictor(predictor)
+
+    def read() -> Iterator[EndedJob]:
+        yield from list(ended_jobs(database))
+        reading.set()
+        assert looked.wait(60.0)
+
+    def warm() -> bool:
+        looked.set()
+        return warming.warm
+
+    settings = load_settings({"data_dir": tmp_path, "retrain_jobs_min": 20, "policy": "sjf"})
+    trainer = Trainer(database, settings, predictor, now, CLUSTER, warm)
+    trainer.recover()
+    _store(database, [ended(n, None, name="digits", submitted_at_s=float(n), service_s=60.0) for n in range(5)])
+    warmed = threading.Thread(target=warming.warm_with, args=(lambda: predictor.warm(read()),))
+    warmed.start()
+    assert reading.wait(60.0)
+    # Its end is stored and so in both reads; the predictor hears of it while it is warmed.
+    late = ended(5, None, name="digits", submitted_at_s=5.0, service_s=60.0)
+    _store(database, [late], 5)
+    [stored] = [each for each in ended_jobs(database) if each.submitted_at_s == 5.0]
+    warming.ended(stored)
+    run = trainer.start()
+    _finish(trainer, run, database)
+    warmed.join(60.0)
+    assert predictor.status().known_jobs[Unit.SERVICE_S] == 6
+    trainer.close()
+
+
+def test_a_training_that_waits_for_the_predictor_ends_with_the_service(
+    database: Database, tmp_path: Path, now: Now
+) -> None:
+    looked = threading.Event()
+
+    def warm() -> bool:
+        looked.set()
+        return False
+
+    settings = load_settings({"data_dir": tmp_path, "policy": "sjf"})
+    trainer = Trainer(database, settings, LivePredictor(), now, CLUSTER, warm)
+    _store(database, [ended(0, None, service_s=60.0)])
+    run = trainer.start()
+    assert looked.wait(60.0)
+    trainer.close()
+    assert _run(database, run)["outcome"] == "stopped"
 
 
 def test_labels_are_counted_once_and_exclude_jobs_that_never_ran(database: Database) -> None:
