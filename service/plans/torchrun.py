@@ -1,5 +1,6 @@
 """Plans from a command of torchrun, deepspeed or accelerate with the arguments of Hugging Face Trainer."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ _LAUNCHED = {
 """Flags of ``accelerate launch`` by the section of its file that they replace keys of."""
 
 _FSDP_WORDS = {name.lower(): found for name, found in STRATEGIES.items()}
+_MICRO, _STEPS = "per-device-train-batch-size", "gradient-accumulation-steps"
 DEFAULT_BATCH = 8
 """``per_device_train_batch_size`` of TrainingArguments."""
 
@@ -64,16 +66,11 @@ def read_torchrun(text: str, given: Given, model: Model | None = None, folder: P
     """The plan of a command. ``folder``: where the files that it names lie; None: none is opened. Raises :class:`ReadError`."""
     flags, draft = arguments(text), Draft(given, model)
     machines(flags, draft)
-    name = "per-device-train-batch-size"
+    default = f"default of {flags.label(_MICRO)}"
     if "deepspeed-config" not in flags:
-        if name not in flags and given.micro_batch is None:
-            draft.warn(
-                f"{flags.label(name)} is not said: {DEFAULT_BATCH}, the default of Hugging Face Trainer, is assumed"
-            )
-        draft.set("micro_batch", DEFAULT_BATCH, f"default of {flags.label(name)}")
-    draft.set("micro_batch", flags.count(name), flags.label(name))
-    name = "gradient-accumulation-steps"
-    draft.set("accumulation", flags.count(name), flags.label(name))
+        draft.set("micro_batch", DEFAULT_BATCH, default)
+    for field, name in (("micro_batch", _MICRO), ("accumulation", _STEPS)):
+        draft.set(field, flags.count(name), flags.label(name))
     for name in _SEQUENCES:
         draft.set("sequence", flags.count(name), flags.label(name))
     launched = _accelerate(flags, folder)
@@ -95,6 +92,10 @@ def read_torchrun(text: str, given: Given, model: Model | None = None, folder: P
         _fsdp(flags, draft, folder)
     elif deepspeed is not None:
         _deepspeed(flags, draft, folder)
+    if draft.origin("micro_batch") == default and given.micro_batch is None:
+        draft.warn(
+            f"{flags.label(_MICRO)} is not said: {DEFAULT_BATCH}, the default of Hugging Face Trainer, is assumed"
+        )
     deciding = [name for name in _ADAPTERS if name in flags] or [name for name in _RANKS if name in flags]
     for name in deciding:
         if (flags.text(name) or "").lower() not in _WITHOUT_ADAPTERS:
@@ -108,9 +109,7 @@ def read_torchrun(text: str, given: Given, model: Model | None = None, folder: P
     for name, effect in _NOT_COUNTED.items():
         if name in flags and (flags.text(name) or "").lower() not in ("false", "no", "none", "0"):
             draft.warn(f"{flags.label(name)}: {effect}")
-    for line in flags.not_understood(
-        ("per-device-train-batch-size", "gradient-accumulation-steps", "fsdp", *_SEQUENCES)
-    ):
+    for line in flags.not_understood((_MICRO, _STEPS, "fsdp", *_SEQUENCES)):
         draft.warn(line)
     return draft.finish()
 
@@ -153,11 +152,24 @@ def _deepspeed(flags: Arguments, draft: Draft, folder: Path | None) -> None:
     content = _content(flags, "deepspeed" if trainer else "deepspeed-config", folder)
     stage = "zero-stage"
     if content is not None:
+        said = {field: (draft.get(field), draft.origin(field)) for field in ("micro_batch", "accumulation")}
         take_deepspeed(Values(content), draft, trainer=trainer)
+        if trainer:
+            _contradictions(said, draft)
     elif stage in flags:
         draft.set("zero_stage", flags.count(stage, least=0, most=3), flags.label(stage))
     elif draft.get("zero_stage") is None:
         draft.warn(f"{flags.label('deepspeed')} names no configuration: ZeRO stage 0 is assumed")
+
+
+def _contradictions(said: Mapping[str, tuple[int | None, str]], draft: Draft) -> None:
+    """Name sizes in the configuration of DeepSpeed that differ from those that the flags have ``said`` before."""
+    for field, (before, label) in said.items():
+        used = draft.get(field)
+        if before is not None and used != before and getattr(draft.given, field, None) is None:
+            draft.warn(
+                f"{draft.origin(field)} {used} is used, but contradicts {before}, {label}: Hugging Face Trainer would not start"
+            )
 
 
 def _fsdp(flags: Arguments, draft: Draft, folder: Path | None) -> None:

@@ -126,6 +126,23 @@ def test_adapters() -> None:
     assert reading.warnings == ("--load_in_4bit: weights are counted in the precision of the plan",)
 
 
+def test_a_file_of_deepspeed_that_contradicts_the_trainer(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(json.dumps({"train_micro_batch_size_per_gpu": 4}))
+    command, said = (
+        "deepspeed --num_gpus 8 t.py --deepspeed ds.json --max_seq_length 64",
+        "Hugging Face Trainer would not",
+    )
+    for more, instead in (
+        ("", "8, default of --per-device-train-batch-size"),
+        ("--per_device_train_batch_size 2", "2, --per_device_train_batch_size"),
+    ):
+        found = read(f"{command} {more}", tmp_path)
+        assert found.plan.micro_batch == 4
+        assert found.warnings == (f"train_micro_batch_size_per_gpu 4 is used, but contradicts {instead}: {said} start",)
+    assert read(f"{command} --per_device_train_batch_size 4", tmp_path).warnings == ()
+    assert read(command, tmp_path, micro_batch=4).warnings == ()
+
+
 def test_accelerate_launch_with_its_file_and_flags(tmp_path: Path) -> None:
     (tmp_path / "fsdp.yaml").write_text(
         "{distributed_type: FSDP, mixed_precision: bf16, num_machines: 2, num_processes: 16,"
