@@ -104,12 +104,12 @@ class MetricsSink:
             metrics.commands.labels("launch", "started").inc()
             if job.attempts == 1:
                 metrics.queueing_delay.observe(max(0.0, event.at_s - job.submitted_at_s))
-        elif event.cause is Cause.PREEMPT_DECIDED:
-            metrics.preemptions.labels(event.reason.value).inc()
         elif event.cause is Cause.RETRYABLE_FAILURE:
             metrics.retries.labels(event.reason.value).inc()
         elif event.cause is Cause.STOPPED:
             metrics.commands.labels("stop", "stopped").inc()
+            if event.target is JobState.QUEUED:
+                metrics.preemptions.labels(event.reason.value).inc()
         if event.reason is Reason.LAUNCH_FAILED:
             metrics.commands.labels("launch", "failed").inc()
         if event.target in TERMINAL:

@@ -73,6 +73,23 @@ def test_ends_delays_and_slowdowns_computed_by_hand() -> None:
     assert story.value("executor_commands_total", command="launch", outcome="started") == 2
 
 
+def test_a_job_that_finishes_before_it_is_stopped_is_not_preempted() -> None:
+    """As the job itself counts: its attempt ended as completed."""
+    metrics = Metrics()
+    sink = MetricsSink(NullSink(), metrics)
+    first, second = (JobRecord(JobId(number), JobSpec("a", "u", 1), 0.0, attempts=1) for number in (1, 2))
+    for job in (first, second):
+        told = JobEvent(job.id, 10.0, JobState.RUNNING, JobState.PREEMPTING, Cause.PREEMPT_DECIDED, Reason.PREEMPTED, 7)
+        sink.transition(told, job)
+    ends = (
+        (first, JobState.SUCCEEDED, Cause.FINISHED_FIRST, Reason.COMPLETED),
+        (second, JobState.QUEUED, Cause.STOPPED, Reason.PREEMPTED),
+    )
+    for job, target, cause, reason in ends:
+        sink.transition(JobEvent(job.id, 12.0, JobState.PREEMPTING, target, cause, reason, 8), job)
+    assert metrics.registry.get_sample_value("sooner_preemptions_total", {"reason": "preempted"}) == 1
+
+
 def test_a_job_that_starts_to_run_and_ends_in_one_cycle_has_one_end() -> None:
     """The record that comes with both events is the one after the cycle."""
     metrics = Metrics()
