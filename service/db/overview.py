@@ -8,9 +8,7 @@ from policies.lifecycle import HOLDS_GPUS, JobState
 from policies.model.reasons import Reason
 from service.db.rows import UNFINISHED_JOBS
 from service.db.tables import JOBS, MODELS, SERVERS, columns
-
-NOT_WAITING_FOR_GPUS = frozenset({Reason.HELD, Reason.DEPENDENCY, Reason.RETRY_BACKOFF})
-"""Reasons of queued jobs whose wait says nothing about the cluster."""
+from service.domain.waiting import NOT_WAITING_FOR_GPUS
 
 
 class OldestJob(NamedTuple):

@@ -1,4 +1,7 @@
-"""Metrics that are read at each scrape: queue, cluster, loop, models. O(servers + running jobs) under the loop's lock."""
+"""Metrics that are read at each scrape: queue, cluster, loop, models.
+
+O(servers + running jobs + queued jobs before the first one that waits for GPUs) under the loop's lock.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +14,7 @@ from prometheus_client.registry import Collector
 from policies.lifecycle import JobState
 from policies.model.ids import ServerIndex
 from predictor.serving import PredictorStatus
+from service.domain.waiting import NOT_WAITING_FOR_GPUS
 from service.engine.engine import Engine
 from service.telemetry.metrics import NAMESPACE, Metrics
 
@@ -20,7 +24,7 @@ INTERVAL_LEVEL = "0.8"
 
 @dataclass(frozen=True, slots=True)
 class QueueNow:
-    """Queue and cluster between two cycles. ``oldest_queued_at_s``: submission time of the oldest queued job."""
+    """Queue and cluster between two cycles. ``oldest_queued_at_s``: submission time of the oldest job that waits for GPUs."""
 
     jobs: Mapping[JobState, int]
     gpus: Mapping[str, int]
@@ -64,7 +68,12 @@ def queue_now(engine: Engine[Any]) -> QueueNow:
         jobs[job.state] += 1
         held += job.spec.gpus
     jobs[JobState.QUEUED] = len(world.jobs) - sum(jobs.values())
-    oldest = next((job.submitted_at_s for job in world.jobs.values() if job.state is JobState.QUEUED), None)
+    waiting = (
+        job.submitted_at_s
+        for job in world.jobs.values()
+        if job.state is JobState.QUEUED and job.reason not in NOT_WAITING_FOR_GPUS
+    )
+    oldest = next(waiting, None)
     total, usable, free, stranded = 0, 0, 0, 0
     for index, server in enumerate(world.cluster.servers):
         here, may = world.free_gpus(ServerIndex(index)), world.usable_gpus(ServerIndex(index))
@@ -114,7 +123,11 @@ def _queue_metrics(queue: QueueNow, now_s: float) -> Iterator[Metric]:
     meaning = "Share of the free GPUs that are on servers with held GPUs."
     yield _gauge("gpu_fragmentation_ratio", meaning, queue.fragmentation)
     age_s = 0.0 if queue.oldest_queued_at_s is None else max(0.0, now_s - queue.oldest_queued_at_s)
-    yield _gauge("queue_oldest_age_seconds", "Age of the oldest queued job.", age_s)
+    yield _gauge(
+        "queue_oldest_age_seconds",
+        "Age of the oldest queued job that is not held, waits for no other job and for no retry.",
+        age_s,
+    )
     yield _counter("decisions_rejected", "Violated invariants of rejected decisions.", "invariant", queue.rejected)
 
 

@@ -174,6 +174,9 @@ def test_the_queue_metrics_equal_the_engine_state() -> None:
     assert now.gpus == {"total": 8, "held": 3, "free": 5, "unusable": 0}
     assert now.fragmentation == pytest.approx(1 / 5), "one of the five free ones is beside held ones"
     assert now.oldest_queued_at_s == 7
+    story.hold("late").until(10)
+    assert queue_now(story.engine).jobs[JobState.QUEUED] == 1
+    assert queue_now(story.engine).oldest_queued_at_s is None, "as on the overview: a held job waits for no GPU"
     story.drain(1).until(11)
     assert queue_now(story.engine).gpus == {"total": 8, "held": 3, "free": 1, "unusable": 4}
 
