@@ -162,6 +162,8 @@ def _progressed(cycle: Cycle, job: JobRecord, report: Report) -> None:
             # The restart was shorter than expected. The new anchor keeps a later report from counting time twice.
             job.anchor_s = report.at_s
         _measure(cycle, job, report, iteration)
+    else:
+        _settle_stopping(job, report)
     attempt.last_iteration = iteration
     job.iterations = iteration
     job.reports_iterations = True
@@ -175,6 +177,14 @@ def _progressed(cycle: Cycle, job: JobRecord, report: Report) -> None:
     note_total(cycle, job, report.total_iterations, iteration)
     note_loss(cycle, job, report.loss, iteration)
     cycle.change(ChangeKind.PROGRESSED, job)
+
+
+def _settle_stopping(job: JobRecord, report: Report) -> None:
+    """Count the work since the stop was decided: the program goes on until the stop reaches it."""
+    if job.attempt is not None and job.attempt.started_at_s is not None:
+        job.progressing = True
+        job.settle(report.at_s)
+        job.progressing = False
 
 
 def _measure(cycle: Cycle, job: JobRecord, report: Report, iteration: float) -> None:
@@ -264,6 +274,8 @@ def _reached_iteration(job: JobRecord, attempt: AttemptRecord, report: Report) -
 
 def _exited_zero(cycle: Cycle, job: JobRecord, report: Report) -> None:
     cause = Cause.EXITED_ZERO if job.state in (JobState.STARTING, JobState.RUNNING) else Cause.FINISHED_FIRST
+    if cause is Cause.FINISHED_FIRST:
+        _settle_stopping(job, report)
     _settle_end(cycle, job, report, keep=True)
     job.exit_code = 0
     if job.first_started_at_s is None:

@@ -392,6 +392,18 @@ def test_the_predictor_is_told_how_far_unfinished_jobs_have_come() -> None:
     assert made.told.attained(JobId(9), 130.0) is None, "it is not there"
     made.until(2000)
     assert made.told.attained(first, 2000.0) is None, "it has ended"
+def test_a_job_that_finishes_before_its_stop_has_worked_to_the_end() -> None:
+    """The stop is decided after 80 s and takes 30 s, the program 100 s."""
+    made, _ = story("1x1", costs=ExecutorCosts(restart_s=0.0, stop_latency_s=30.0))
+    made.job("a", runs_s=100).until(80)
+    made.hold("a", preempt=True).until(80)
+    assert made.state("a") is JobState.PREEMPTING
+    made.says(Report(ReportKind.PROGRESS, 90.0, made.attempt("a"), iteration=9.0)).until(90)
+    assert made.record("a").service_s == 90.0
+    made.until(100)
+    (label,) = made.told.learnt
+    assert (label.final_state, label.service_s) == ("succeeded", 100.0)
+    assert (made.record("a").held_gpu_s, made.record("a").wasted_gpu_s) == (100.0, 0.0)
 
 
 def test_a_total_counts_where_no_past_tells_about_the_job() -> None:
