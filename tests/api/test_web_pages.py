@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from httpx import Client
 from sqlalchemy import insert, update
 
+from policies.lifecycle import JobState
 from policies.model.cluster import Server
 from policies.model.ids import AttemptId, JobId
 from policies.model.placement import Placement
@@ -470,6 +471,17 @@ def simulation(app: FastAPI, world: World, **values: object) -> int:
     world.database.execute(update(SIMULATIONS).where(SIMULATIONS.c.id == number).values(values))
     assert isinstance(number, int)
     return number
+
+
+def test_the_overview_lists_jobs_that_are_being_stopped(admin: Client, app: FastAPI, world: World) -> None:
+    """They hold their GPUs, which the page counts as busy."""
+    [job] = submitted(app, world, plain_job())
+    world.database.execute(update(JOBS).where(JOBS.c.id == job).values(state=JobState.PREEMPTING.value))
+    page = admin.get("/").text
+    assert "0 running, 1 being stopped" in page
+    assert f'id="running-{job}"' in page
+    assert '<span class="badge state-preempting">preempting</span>' in page
+    assert "No job is running" not in page
 
 
 def test_a_simulation_is_followed_while_it_runs(admin: Client, app: FastAPI, world: World) -> None:

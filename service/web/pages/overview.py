@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any, Final
 
+from policies.lifecycle import HOLDS_GPUS
 from service.api.documents import seconds_of
 from service.web.charts import Line, time_axis, use_chart
 from service.web.page import Asked
@@ -10,6 +11,9 @@ from service.web.reader import Reader, Unavailable
 
 SHOWN: Final = 10
 """Rows of its two tables."""
+
+ON_GPUS: Final = sorted(state.value for state in HOLDS_GPUS)
+"""States of the jobs in the table of running ones. A job that is being stopped holds its GPUs until it has ended."""
 
 USE_AGE_S: Final = 60.0
 """Age up to which the use of the last day is shown: it changes little, and the timeline behind it may be megabytes."""
@@ -23,7 +27,7 @@ async def overview(asked: Asked) -> dict[str, Any]:
     """What runs, what is next, and what needs attention."""
     now, running, queue, use = await asyncio.gather(
         asked.read.get("v1/overview", by_sight=True),
-        asked.read.get("v1/jobs", {"state": ["starting", "running"], "limit": asked.rows(SHOWN + 1)}, by_sight=True),
+        asked.read.get("v1/jobs", {"state": ON_GPUS, "limit": asked.rows(SHOWN + 1)}, by_sight=True),
         asked.read.get_or(None, "v1/queue/jobs", {"limit": asked.rows(SHOWN)}, by_sight=True),
         _use(asked.read),
     )
