@@ -80,6 +80,11 @@ def source(job: JobDocument) -> str:
     return prediction["source"] if prediction is not None else ""
 
 
+def exit_code(job: JobDocument) -> str:
+    """That of the newest attempt; empty while it runs, when the job has that of the one before."""
+    return "" if job["exit_code"] is None or job["servers"] else str(job["exit_code"])
+
+
 JOBS: Table[JobDocument] = Table(
     columns=(
         Column("JOB", lambda job: str(job["id"]), right=True),
@@ -105,7 +110,7 @@ JOBS: Table[JobDocument] = Table(
         Column("STARTED", lambda job: when(job["started_at"])),
         Column("FINISHED", lambda job: when(job["finished_at"])),
         Column("JCT", lambda job: duration(elapsed_s(job["submitted_at"], job["finished_at"])), right=True),
-        Column("EXIT", lambda job: "" if job["exit_code"] is None else str(job["exit_code"]), right=True),
+        Column("EXIT", exit_code, right=True),
         Column("WHY", lambda job: job["reason_sentence"], long=True),
     ),
 )

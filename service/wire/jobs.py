@@ -100,7 +100,7 @@ class JobDocument(TypedDict):
     eta: Annotated[Time | None, Field(description="p50 of its end from 'forecasts'; null once it has ended.")]
     eta_reason: Annotated[str | None, Field(description="Why there is no ETA.")]
     servers: Annotated[list[str], Field(description="The servers on which it holds GPUs now.")]
-    exit_code: int | None
+    exit_code: Annotated[int | None, Field(description="Of its newest attempt that has ended with one.")]
     array_id: Annotated[
         int | None, Field(description="The job array that it is an element of: the id of the array's first job.")
     ]

@@ -98,6 +98,14 @@ def test_the_interval_is_never_a_lone_number() -> None:
     assert interval(job(prediction=None)) == ""
 
 
+def test_the_exit_code_of_an_earlier_attempt_is_not_that_of_the_running_one() -> None:
+    [column] = [column for column in JOBS.hidden if column.header == "EXIT"]
+    assert column.text(job(state="running", exit_code=143)) == ""
+    assert column.text(job(state="queued", servers=[], exit_code=3)) == "3"
+    assert column.text(job(state="succeeded", servers=[], exit_code=0)) == "0"
+    assert column.text(job(servers=[])) == ""
+
+
 def test_each_reason_for_a_missing_eta_is_told_once() -> None:
     jobs = [
         job(),
