@@ -110,7 +110,8 @@ class MetricsSink:
             metrics.commands.labels("stop", "stopped").inc()
             if event.target is JobState.QUEUED:
                 metrics.preemptions.labels(event.reason.value).inc()
-        if event.reason is Reason.LAUNCH_FAILED:
+        failed = event.cause in (Cause.RETRYABLE_FAILURE, Cause.FATAL_FAILURE)
+        if event.reason is Reason.LAUNCH_FAILED or (failed and event.source is JobState.STARTING):
             metrics.commands.labels("launch", "failed").inc()
         if event.target in TERMINAL:
             self._ended(event, job)

@@ -73,6 +73,17 @@ def test_ends_delays_and_slowdowns_computed_by_hand() -> None:
     assert story.value("executor_commands_total", command="launch", outcome="started") == 2
 
 
+@pytest.mark.parametrize("reason", [Reason.LAUNCH_FAILED, Reason.COMMAND_NOT_FOUND, Reason.RETRIES_EXHAUSTED])
+def test_a_launch_has_failed_whatever_the_reason(reason: Reason) -> None:
+    metrics = Metrics()
+    sink = MetricsSink(NullSink(), metrics)
+    job = JobRecord(JobId(1), JobSpec("a", "u", 1), 0.0, state=JobState.FAILED, attempts=1)
+    for source, why in ((JobState.STARTING, reason), (JobState.RUNNING, Reason.CRASHED)):
+        sink.transition(JobEvent(job.id, 10.0, source, JobState.FAILED, Cause.FATAL_FAILURE, why, 7), job)
+    failed = {"command": "launch", "outcome": "failed"}
+    assert metrics.registry.get_sample_value("sooner_executor_commands_total", failed) == 1
+
+
 def test_a_job_that_finishes_before_it_is_stopped_is_not_preempted() -> None:
     """As the job itself counts: its attempt ended as completed."""
     metrics = Metrics()
