@@ -173,6 +173,8 @@ class Admission:
             self._limits[owner] = limit
         else:
             self._limits.pop(owner, None)
+        for job in self._sent_back.values():
+            job.gate = None  # the policy was not told that it went back
         self._clear()
         for job in jobs:
             owners = self._owners(job)

@@ -207,6 +207,16 @@ def test_a_job_whose_row_went_stale_keeps_to_the_quota() -> None:
     made.until(10).finishes("a").starts("b")
 
 
+def test_a_limit_that_changes_in_the_pass_in_which_servers_return_forgets_nobody() -> None:
+    """The policy was told of the job while no servers could hold it; now it counts, and has to wait for its project's turn."""
+    made = cluster("1x4:V100 1x4:A100", policy("fifo_backfill")).quota(4, project="nlp").drain(1)
+    made.job("first", gpus=4, runs_s=100, project="nlp", gpu_type="V100")
+    made.job("second", gpus=4, runs_s=10, project="nlp", gpu_type="A100")
+    made.until(1).waits("second", Reason.NO_SUCH_SERVERS)
+    made.resume(1).quota(2, user="somebody").until(2).waits("second", Reason.QUOTA)
+    made.until(100).finishes("first").starts("second")
+
+
 _jobs = st.lists(
     st.tuples(
         st.integers(1, 4),
