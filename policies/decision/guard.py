@@ -11,6 +11,9 @@ from policies.options import Options, Preemption
 from policies.rules.progress_first import RESTARTS_PER_ATTEMPT_MIN
 from policies.state.scheduler_state import SchedulerState
 
+TURN_S_MIN = 1.0
+"""A turn of the extra guarded job is no shorter, whatever the options."""
+
 
 def update_guard(policy: Decider, view: ClusterView, state: SchedulerState, plan: Plan) -> bool:
     """End the extra job's turn if it is over, set aside what no servers can hold, and guard further jobs. O(log n) amortised.
@@ -63,9 +66,10 @@ def _look_again(policy: Decider, view: ClusterView, state: SchedulerState) -> No
 def _end_turn(options: Options, view: ClusterView, state: SchedulerState, plan: Plan) -> JobView | None:
     """The extra guarded job, if it has run for as long as its wait has earned it: it is not guarded any more. O(1).
 
-    A gang beyond the guarded share that was overdue runs for ``guard_share x guard_wait_s`` (but not for less than two
-    restarts), and is overdue again after a further ``guard_wait_s``: so every job runs for at least the guarded share of its
-    time. Guarded until it ends, a large gang could keep half a cluster idle for days.
+    A gang beyond the guarded share that was overdue runs for ``guard_share x guard_wait_s``, but not for less than two restarts
+    or a second: two such gangs would stop each other at one instant for ever. It is overdue again after a further
+    ``guard_wait_s``: so every job runs for at least the guarded share of its time. Guarded until it ends, a large gang could
+    keep half a cluster idle for days.
     """
     ends_at_s = turn_ends_at_s(options, view, state)
     if ends_at_s is None or ends_at_s > view.now_s:
@@ -88,5 +92,6 @@ def turn_ends_at_s(options: Options, view: ClusterView, state: SchedulerState) -
         return None
     if job.spec.gpus <= guard.gpus_max:
         return None
-    turn_s = max(options.guard_share * options.guard_wait_s, RESTARTS_PER_ATTEMPT_MIN * view.costs.restart_s)
+    restarts_s = RESTARTS_PER_ATTEMPT_MIN * view.costs.restart_s
+    turn_s = max(options.guard_share * options.guard_wait_s, restarts_s, TURN_S_MIN)
     return started_at_s + turn_s

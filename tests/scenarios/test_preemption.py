@@ -255,3 +255,10 @@ def test_jobs_that_do_not_checkpoint_do_not_undo_each_others_work_for_ever() -> 
         story.job(name, runs_s=150, predicted=(10.0, 200.0), preemption=None, checkpoint_period_s=1000.0)
     story.to_the_end()
     assert story.clock.now_s() <= 2 * 150 + 2 * 20
+
+
+def test_overdue_gangs_do_not_end_each_others_turns_at_one_instant() -> None:
+    options = {"guard_wait_s": 0, "restarts_free": 1e6, "preemption": "always"}
+    story = cluster("1x4", policy("srsf", **options)).job("a", gpus=4, runs_s=10).job("b", gpus=3, runs_s=5)
+    story.to_the_end()
+    assert story.record("a").attempts + story.record("b").attempts < 20
