@@ -135,18 +135,23 @@ class StarvationGuard:
         most of the GPUs, the oldest waiting job would otherwise displace all others in turn: first in, first out.)
         Jobs that no servers can hold (not ``fits``) are set aside. O(log n) amortised.
         """
-        entered = []
-        while self._ages and self.guarded_gpus + self._ages[0][2] <= self.gpus_max:
+        entered: list[JobId] = []
+        if self.gpus_max <= 0.0:
+            return entered
+        while self._ages:
             _, job, gpus = self._ages[0]
             if not fits(job):
+                # Also one whose gang is too large: the next one may be small enough.
                 self.set_aside(job)
                 continue
+            if self.guarded_gpus + gpus > self.gpus_max:
+                break
             self._ages.pop_first()
             self._guard(job, gpus)
             if job == self.extra:
                 self.extra = None
             entered.append(job)
-        while self.extra is None and (found := self._next_extra(overdue_since_s)) is not None:
+        while self.extra is None and (found := self._next_extra(overdue_since_s, fits)) is not None:
             if fits(found):
                 self.extra = found
                 entered.append(found)
@@ -154,10 +159,11 @@ class StarvationGuard:
                 self.set_aside(found)
         return entered
 
-    def _next_extra(self, overdue_since_s: float) -> JobId | None:
-        if self.gpus_max <= 0.0:
-            return None
+    def _next_extra(self, overdue_since_s: float, fits: Callable[[JobId], bool]) -> JobId | None:
         oldest = self._first_unguarded(self.waiting_order)
+        while oldest is not None and not fits(oldest[1]):
+            self.set_aside(oldest[1])
+            oldest = self._first_unguarded(self.waiting_order)
         if oldest is not None and self._waits[oldest[1]].gpus <= self.gpus_max:
             return oldest[1]
         overdue = self._first_unguarded(self.overdue_order)

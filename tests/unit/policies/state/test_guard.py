@@ -104,3 +104,17 @@ def test_a_dump_guards_only_jobs_that_still_compete() -> None:
     guard.restore({"guarded": [1, 9], "guarded_extra": 2})
     guard.check()
     assert guard.dump() == {"guarded": [1], "guarded_extra": 2}
+
+
+def test_a_large_gang_without_servers_keeps_no_younger_job_from_being_guarded() -> None:
+    for others_wait in (True, False):
+        guard = StarvationGuard(GPUS_MAX)
+        large, small = (JobRecord(JobId(n), JobSpec("j", "u", gpus), float(n)) for n, gpus in ((1, 8), (2, 4)))
+        for job in (large, small):
+            guard.compete(job)
+        guard.start_waiting(large, 8)
+        if others_wait:
+            guard.start_waiting(small, 8)
+        assert guard.fill(-1.0, lambda job: job != 1) == [2]
+        assert (guard.members(), list(guard.aside)) == ([2], [1])
+        guard.check()
