@@ -1,7 +1,7 @@
 """Predictions that are pending until their job ends and they are scored. Restored after a restart, they are equal."""
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, NamedTuple, overload
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.model.estimate import Estimate, Prediction, ShadowPrediction, Unit
+from policies.model.ids import JobId
 from predictor.aggregation import AGGREGATION, FROM_LEARNT, LEARNT
 from predictor.baselines import baseline_points
 from predictor.dataset import Knowledge
@@ -206,6 +207,20 @@ class PendingPrediction:
     def combined(self) -> Array | None:
         """The log quantiles (9) of the aggregation before calibration; None where nothing was served."""
         return self.shadow(aggregation_name(self.version))
+
+
+def filled(predictions: Iterable[tuple[JobId, Prediction]]) -> dict[JobId, PendingPrediction]:
+    """What is kept of each prediction, without its baselines. Neighbours with the very same one, the elements of an array, share
+    it.
+    """
+    found: dict[JobId, PendingPrediction] = {}
+    last: Prediction | None = None
+    for job, prediction in predictions:
+        if prediction is not last:
+            pending, last = PendingPrediction({}, prediction.estimate.unit), prediction
+            pending.fill(prediction)
+        found[job] = pending
+    return found
 
 
 def mark_current(pending: Sequence[PendingPrediction], version: str) -> None:

@@ -43,6 +43,7 @@ from predictor.pending import (
     aggregation_name,
     baselines_of,
     basic_name,
+    filled,
     late_views,
     mark_current,
     shadows,
@@ -86,20 +87,6 @@ class PredictorStatus:
 
 def _version(model: TrainedModel | None) -> str:
     return model.version if model is not None else ""
-
-
-def _filled(predictions: Iterable[tuple[JobId, Prediction]]) -> dict[JobId, PendingPrediction]:
-    """What is kept of each prediction, without its baselines. Neighbours with the very same one, the elements of an array, share
-    it.
-    """
-    found: dict[JobId, PendingPrediction] = {}
-    last: Prediction | None = None
-    for job, prediction in predictions:
-        if prediction is not last:
-            pending, last = PendingPrediction({}, prediction.estimate.unit), prediction
-            pending.fill(prediction)
-        found[job] = pending
-    return found
 
 
 def _noting_measured(ended: Iterable[EndedJob], measured: list[EndedJob]) -> Iterator[EndedJob]:
@@ -161,7 +148,7 @@ class LivePredictor:
         measured: list[EndedJob] = []
         rows = newest_by_submission(map(ended_row, _noting_measured(ended, measured)), ROWS_MAX)
         waiting = [request_submission(request) for request in open_jobs]
-        pending = _filled(predictions)
+        pending = filled(predictions)
         with self._lock:
             baselines, late = self._replay(rows, waiting)
             self._restore(pending, baselines)

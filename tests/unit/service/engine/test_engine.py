@@ -392,6 +392,8 @@ def test_the_predictor_is_told_how_far_unfinished_jobs_have_come() -> None:
     assert made.told.attained(JobId(9), 130.0) is None, "it is not there"
     made.until(2000)
     assert made.told.attained(first, 2000.0) is None, "it has ended"
+
+
 def test_a_job_that_finishes_before_its_stop_has_worked_to_the_end() -> None:
     """The stop is decided after 80 s and takes 30 s, the program 100 s."""
     made, _ = story("1x1", costs=ExecutorCosts(restart_s=0.0, stop_latency_s=30.0))
