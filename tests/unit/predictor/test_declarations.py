@@ -16,7 +16,7 @@ from service.sim.workloads.model import Workload, WorkloadJob
 
 CLUSTER = Cluster("two", (Server("a", 4), Server("b", 4)))
 LIAR = "user0"
-SEEDS = range(8)
+SEEDS = range(24)
 
 
 @cache
