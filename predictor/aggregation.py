@@ -78,7 +78,8 @@ _SHARING: Final[Array] = _sharing()
 
 class Unfinished(NamedTuple):
     """A job that has run and has not ended: the log of what it has ``attained``, what had been predicted of it at the learnt
-    levels, combined (9) and by each expert (experts, 9), and how much it counts.
+    levels, combined (9) and by each expert (experts, 9), how much it counts, and the sum of the weights of the ended jobs that
+    were submitted ``later``.
     """
 
     bucket: int
@@ -86,6 +87,7 @@ class Unfinished(NamedTuple):
     served: Array
     experts: Array
     share: float
+    later: float
 
 
 class Bursts:
@@ -107,10 +109,9 @@ class Bursts:
         self._ended.append((submitted_at_s, share))
         return share
 
-    def shares(self, jobs: Iterable[tuple[Hashable | None, float]]) -> list[float]:
-        """The weights of unfinished jobs (group and submission) as if they ended now, one after the other, but as far forgotten
-        as the slow memory has forgotten the jobs that were submitted with them: else old long jobs would outweigh the short jobs
-        of their time, which have ended. Changes nothing. O(jobs + ended jobs that are kept).
+    def unfinished(self, jobs: Iterable[tuple[Hashable | None, float]]) -> list[tuple[float, float]]:
+        """For unfinished jobs (group and submission) the weight of each as if they ended now, one after the other, and the sum
+        of the weights of the ended jobs that were submitted after it. Changes nothing. O(jobs + ended jobs that are kept).
         """
         more: Counter[tuple[Hashable, int]] = Counter()
         counts, submitted_at_s = [], []
@@ -122,8 +123,7 @@ class Bursts:
         ended = np.array(sorted(self._ended)).reshape(-1, 2)
         before = np.concatenate([[0.0], np.cumsum(ended[:, 1])])
         later = before[-1] - before[np.searchsorted(ended[:, 0], submitted_at_s, side="right")]
-        found: list[float] = (np.exp(-FORGETTING[0] * later) / np.sqrt(counts)).tolist()
-        return found
+        return list(zip((1.0 / np.sqrt(counts)).tolist(), later.tolist(), strict=True))
 
 
 class Aggregation:
@@ -145,7 +145,7 @@ class Aggregation:
         self._prior_base, self._regret_max = prior_base, regret_max
         shape = (len(BUCKETS), len(FORGETTING), len(self.experts), len(LEARNT))
         self._regrets, self._squares = np.zeros(shape), np.zeros(shape)
-        self._expected = np.zeros_like(self._regrets[:, 0]), np.zeros_like(self._regrets[:, 0])
+        self._expected = np.zeros(shape), np.zeros(shape)
         self.labels = [0] * len(BUCKETS)
         self._weights: dict[int, Array] = {}
         if known is not None:
@@ -160,11 +160,8 @@ class Aggregation:
     def weights(self, bucket: int) -> Array:
         """The weight of each expert at each of the learnt levels, (experts, 9). Columns sum to 1."""
         if bucket not in self._weights:
-            # Both memories count all of the unfinished jobs.
-            expected_regrets, expected_squares = self._expected
-            self._weights[bucket] = self._of(
-                bucket, self._regrets + expected_regrets[:, None], self._squares + expected_squares[:, None]
-            )
+            regrets, squares = self._expected
+            self._weights[bucket] = self._of(bucket, self._regrets + regrets, self._squares + squares)
         return self._weights[bucket]
 
     def _of(self, bucket: int, all_regrets: Array, all_squares: Array) -> Array:
@@ -185,10 +182,10 @@ class Aggregation:
         Short jobs end first, so the labels alone show shorter jobs than there are, above all where many were submitted at once.
         A job that has attained t has a total above t. Given that, and what is served for it, the expected subgradient at its
         served quantile of level p is max(0, p - F(t)) / (1 - F(t)) - p, F being the served distribution: nothing at its start,
-        and that of its label once it has exceeded the quantile.
+        and that of its label once it has exceeded the quantile. Each memory counts it as far forgotten as the labels of jobs that
+        were submitted with it: else old long jobs would outweigh the short ones of their time, which have ended.
         """
-        shape = (len(BUCKETS), len(self.experts), len(LEARNT))
-        self._expected = np.zeros(shape), np.zeros(shape)
+        self._expected = np.zeros_like(self._regrets), np.zeros_like(self._squares)
         self._weights.clear()
         if not unfinished:
             return
@@ -197,9 +194,11 @@ class Aggregation:
         gradient = np.maximum(0.0, LEARNT - exceeded) / (1.0 - exceeded) - LEARNT
         shares = np.array([[[job.share]] for job in unfinished])
         regrets = self._clipped(gradient[:, None], served[:, None], experts) * shares
+        kept = np.exp(-np.outer(_FORGETTING, [job.later for job in unfinished]))
         for bucket in range(len(BUCKETS)):
-            of_bucket = regrets[[job.bucket == bucket for job in unfinished]]
-            self._expected[0][bucket], self._expected[1][bucket] = of_bucket.sum(axis=0), (of_bucket**2).sum(axis=0)
+            of_bucket = [job.bucket == bucket for job in unfinished]
+            for expected, each in zip(self._expected, (regrets, regrets**2), strict=True):
+                expected[bucket] = np.tensordot(kept[:, of_bucket], each[of_bucket], 1)
 
     def _clipped(self, gradient: Array, served: Array, quantiles: Array) -> Array:
         """The regrets, 0 for an expert that sleeps."""

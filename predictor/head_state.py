@@ -96,7 +96,7 @@ class HeadState:
             for pending, come in unfinished
             if (amount := come.service_s if unit is Unit.SERVICE_S else come.iterations)
         ]
-        shares = self.bursts.shares(
+        counts = self.bursts.unfinished(
             (error_group(*request.spec.recurrence), request.submitted_at_s) for _, _, request in found
         )
         expected = [
@@ -105,9 +105,9 @@ class HeadState:
                 math.log(amount),
                 combined,
                 pending.learnt(self.aggregation.experts),
-                share,
+                *count,
             )
-            for (pending, amount, _), share in zip(found, shares, strict=True)
+            for (pending, amount, _), count in zip(found, counts, strict=True)
             if (combined := pending.combined) is not None
         ]
         self.aggregation.expect(expected)

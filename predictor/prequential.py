@@ -245,7 +245,7 @@ def _unfinished(
     """What is known at ``now_s`` of the jobs in these rows, which have not ended, as far as they have begun."""
     begun = [row for row in rows if _begun_s(run.examples[row]) < now_s][-UNFINISHED_MAX:]
     examples = [run.examples[row] for row in begun]
-    shares = bursts.shares(
+    counts = bursts.unfinished(
         (error_group(*each.submission.recurrence), each.submission.submitted_at_s) for each in examples
     )
     return [
@@ -254,9 +254,9 @@ def _unfinished(
             _log_rate(each) + math.log(now_s - _begun_s(each)),
             combined[row],
             learnt[row],
-            share,
+            *count,
         )
-        for row, each, share in zip(begun, examples, shares, strict=True)
+        for row, each, count in zip(begun, examples, counts, strict=True)
     ]
 
 

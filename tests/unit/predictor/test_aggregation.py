@@ -58,9 +58,11 @@ def _probit(levels: Array) -> Array:
     return np.interp(levels, LEVELS, NORMAL_QUANTILES)
 
 
-def _unfinished(quantiles: Array, attained: float, bucket: int = 0, share: float = 1.0) -> Unfinished:
+def _unfinished(
+    quantiles: Array, attained: float, bucket: int = 0, share: float = 1.0, later: float = 0.0
+) -> Unfinished:
     served = at_levels(Aggregation(EXPERTS).combine(bucket, quantiles[None])[0], LEARNT)
-    return Unfinished(bucket, attained, served, at_levels(quantiles, LEARNT), share)
+    return Unfinished(bucket, attained, served, at_levels(quantiles, LEARNT), share, later)
 
 
 def test_an_unfinished_job_counts_as_nothing_at_first_and_as_its_label_once_it_has_exceeded_what_was_served() -> None:
@@ -90,26 +92,30 @@ def test_an_unfinished_job_counts_as_the_mean_of_the_totals_that_are_left(level:
     gradients = (labels[:, None] < job.served).mean(axis=0) - LEARNT
     aggregation = Aggregation(EXPERTS)
     aggregation.expect([job])
-    assert aggregation._expected[0][0] == pytest.approx(gradients * (job.served - at_learnt), abs=1e-3)
+    regrets = gradients * (job.served - at_learnt)
+    assert aggregation._expected[0][0] == pytest.approx(np.stack([regrets, regrets]), abs=1e-3)
+    aggregation.expect([job._replace(later=10.0), job._replace(later=10.0)])
+    slow, fast = (2.0 * math.exp(-10.0 * each) for each in FORGETTING)
+    assert aggregation._expected[0][0] == pytest.approx(np.stack([slow * regrets, fast * regrets]), abs=1e-3)
 
 
 def test_unfinished_jobs_of_a_burst_count_after_those_that_have_ended() -> None:
     bursts = Bursts()
     bursts.share("ada", 10.0)
     asked = [("ada", 20.0), ("bob", 20.0), ("ada", 30.0), ("ada", 10.0 + BURST_S)]
-    assert bursts.shares(asked) == pytest.approx([2**-0.5, 1.0, 3**-0.5, 1.0])
+    weights = [weight for weight, _ in bursts.unfinished(asked)]
+    assert weights == pytest.approx([2**-0.5, 1.0, 3**-0.5, 1.0])
     assert bursts.share("ada", 40.0) == pytest.approx(2**-0.5), "nothing has changed"
-    assert bursts.shares([]) == []
+    assert bursts.unfinished([]) == []
 
 
-def test_unfinished_jobs_are_forgotten_as_those_that_were_submitted_with_them() -> None:
-    """Two that ended were submitted after the first, with weights of 1 and of the root of a half; none after the second."""
+def test_what_has_ended_of_the_jobs_that_were_submitted_later() -> None:
+    """Two after the first, with weights of 1 and of the root of a half; none after the second."""
     bursts = Bursts()
     for submitted_at_s in (BURST_S + 5.0, 5.0, BURST_S + 7.0):
         bursts.share("ada", submitted_at_s)
-    first, second = bursts.shares([("bob", 6.0), ("bob", BURST_S + 7.0)])
-    assert first == pytest.approx(math.exp(-FORGETTING[0] * (1.0 + 2**-0.5)))
-    assert second == 1.0
+    later = [sum_ for _, sum_ in bursts.unfinished([("bob", 6.0), ("bob", BURST_S + 7.0)])]
+    assert later == pytest.approx([1.0 + 2**-0.5, 0.0])
 
 
 def test_calibration_widens_the_half_that_unfinished_jobs_have_left() -> None:
