@@ -312,11 +312,11 @@ def test_jobs_start_before_a_reservation_and_end_when_it_begins(
     finally:
         run("scontrol", "delete", "ReservationName=soon")
         slurm_cluster.commands.run("scancel", "--user=root")
-        wait_for(lambda: not _alive(driver), "no job runs")
+        wait_for(lambda: not _busy(driver), "no job runs")
         run("scontrol", "delete", "ReservationName=fans")
 
 
-def _alive(driver: SlurmDriver) -> bool:
+def _busy(driver: SlurmDriver) -> bool:
     return any(job.state is not EngineJobState.ENDED for job in driver.jobs())
 
 
