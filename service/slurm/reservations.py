@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from math import inf
+from math import ceil
 from typing import Final
 
 CLOSED_S: Final = 600.0
@@ -14,12 +14,11 @@ _START_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class SlurmReservation:
-    """One reservation of nodes; seconds since the Unix epoch."""
+    """One reservation of nodes. ``starts_at_s``: seconds since the Unix epoch."""
 
     name: str
     nodes: frozenset[str]
     starts_at_s: float
-    ends_at_s: float
 
 
 def next_of(reservations: Sequence[SlurmReservation], nodes: Collection[str], now_s: float) -> SlurmReservation | None:
@@ -35,12 +34,12 @@ def time_limit_min(
 
     ``partition_s`` is the longest that the partition admits, ``wanted_s`` what the job takes at most; None where not known.
     """
-    until_s = inf if reserved is None else reserved.starts_at_s - now_s - _START_S
-    limit_s = min(partition_s or inf, until_s)
+    until_s = None if reserved is None else reserved.starts_at_s - now_s - _START_S
+    limits_min = [int(most_s // 60.0) for most_s in (partition_s, until_s) if most_s is not None]
     if wanted_s is not None:
-        # Rounded up, for it must not end too early.
-        limit_s = min(limit_s, wanted_s + 59.0)
-    return None if limit_s == inf else max(1, int(limit_s // 60.0))
+        # Rounded up, for the job must not end too early.
+        limits_min.append(ceil(wanted_s / 60.0))
+    return max(1, min(limits_min)) if limits_min else None
 
 
 def closed_for(reserved: SlurmReservation | None, now_s: float) -> str:

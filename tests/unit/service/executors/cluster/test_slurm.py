@@ -172,8 +172,9 @@ def reserved(name: str, nodes: str, starts_in_s: float) -> str:
 
 
 def test_a_job_asks_for_its_walltime_and_what_comes_before_and_after(commands: Scripted) -> None:
-    driver(commands).submit(replace(launch(), limit_s=3541.0))
-    assert "--time=60" in commands.last("sbatch")
+    for wanted_s, asked in ((3540.0, "--time=59"), (3540.5, "--time=60"), (3600.0, "--time=60"), (0.5, "--time=1")):
+        driver(commands).submit(replace(launch(), limit_s=wanted_s))
+        assert asked in commands.last("sbatch")
     commands.limit = "30:00"
     driver(commands).submit(replace(launch(), limit_s=3541.0))
     assert "--time=30" in commands.last("sbatch")
@@ -192,6 +193,16 @@ def test_a_job_ends_before_a_reservation_of_its_nodes(commands: Scripted) -> Non
         assert asked in commands.last("sbatch")
     one.submit(launch(("n4", 1)))
     assert "--time=UNLIMITED" in commands.last("sbatch")
+
+
+def test_a_slurm_that_shows_no_reservations_has_none(commands: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(command: str, *arguments: str, **named: Any) -> str:
+        if arguments[-1] == "reservation":
+            raise SlurmRefused("scontrol: Access/permission denied")
+        return Scripted.run(commands, command, *arguments, **named)
+
+    monkeypatch.setattr(commands, "run", run)
+    assert [node.state for node in driver(commands).nodes()] == [NodeState.UP, NodeState.UP]
 
 
 def test_a_node_closes_shortly_before_it_is_reserved(commands: Scripted) -> None:
@@ -484,7 +495,7 @@ def test_a_submission_and_the_close_end_the_wait_for_the_next_reading(
     one = driver(commands)
     commands.rows = [row(1, "RUNNING")]
     one.jobs()
-    one._next_reading_s = time.monotonic() + 3600.0
+    one._next_reading_s = time.monotonic() + 60.0
     commands.rows = [row(1, "FAILED"), row(77, "PENDING")]
     with ThreadPoolExecutor(1) as pool:
         asked = len(commands.calls)
