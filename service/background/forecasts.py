@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from math import inf
 from typing import Protocol
 
 from policies.model.ids import JobId
@@ -24,7 +25,7 @@ from service.db.forecasts import (
 from service.db.session import Database
 from service.domain.forecast_scores import Milestone
 from service.forecast.forecast import Forecast, JobForecast, NoForecast
-from service.forecast.forecaster import Unfinished
+from service.forecast.forecaster import Standing
 
 FORECAST_DISTANCE_S_MIN = 60.0
 """Minimum time between two stored forecasts of a job."""
@@ -63,7 +64,7 @@ class ForecastKeeper:
         self._known: dict[JobId, ForecastTimes] = {}
         self._without_forecast: set[JobId] = set()
         """Jobs without a forecast in the database, so that it is not queried for them again."""
-        self._unfinished: Mapping[JobId, Unfinished] = {}
+        self._unfinished: Mapping[JobId, Standing] = {}
         """As they were in the last run."""
         self._silent: dict[JobId, Reason | None] = {}
         """Jobs whose last forecast has neither start nor end (held ones), with their reason then."""
@@ -78,7 +79,7 @@ class ForecastKeeper:
             except Exception:
                 logger.exception("forecasts could not be stored")
 
-    def run(self, source: Source, unfinished: Callable[[], Mapping[JobId, Unfinished]]) -> None:
+    def run(self, source: Source, unfinished: Callable[[], Mapping[JobId, Standing]]) -> None:
         """The scheduled job: score settled forecasts; make a forecast if a job is due and the ratio allows it."""
         self._score()
         if time.monotonic() < self._not_before_s:
@@ -115,7 +116,7 @@ class ForecastKeeper:
             if scored < SCORED_AT_ONCE_MAX:
                 return
 
-    def _any_due(self, jobs: Mapping[JobId, Unfinished]) -> bool:
+    def _any_due(self, jobs: Mapping[JobId, Standing]) -> bool:
         now_s = self._now_s()
         with self._lock:
             self._unfinished = jobs
@@ -124,16 +125,22 @@ class ForecastKeeper:
 
     def _due(self, job: JobId, now_s: float) -> bool:
         found = self._unfinished.get(job)
-        if job in self._silent:
-            # Otherwise held jobs would be due at each run.
-            return found is not None and found.reason is not self._silent[job]
+        if job in self._silent and (found is None or found.reason is self._silent[job]):
+            return False  # else held jobs would be due at each run
+        return self._stale(job, now_s)
+
+    def _stale(self, job: JobId, now_s: float) -> bool:
+        """Whether the last stored forecast of the job is so old that another one is to be stored."""
         known = self._known.get(job)
         if known is None:
             return True
-        expected_s = known.finish_s
-        if found is not None and found.waiting:
-            expected_s = min(expected_s, known.start_s)
-        growth = 1.0 if now_s < expected_s else OVERDUE_GROWTH
+        found = self._unfinished.get(job)
+        waiting = found is not None and found.waiting
+        growth = 1.0
+        if job in self._silent:
+            growth = 0.0
+        elif now_s >= min(known.finish_s, known.start_s if waiting else inf):
+            growth = OVERDUE_GROWTH
         distance_s = max(FORECAST_DISTANCE_S_MIN, growth * (known.last_s - known.first_s))
         return known.times < FORECASTS_MAX and now_s - known.last_s >= distance_s
 
@@ -153,17 +160,14 @@ class ForecastKeeper:
         now_s = forecast.now_s
         self._learn(forecast.jobs.keys())
         told = [each for each in forecast.jobs.values() if each.start is not None or each.finish is not None]
-        due = [each for each in told if each.job in self._silent or self._due(each.job, now_s)]
+        due = [each for each in told if self._stale(each.job, now_s)]
         rows = [row for each in due for row in _rows(cycle, forecast, each)]
         if rows:
             with self._database.writing() as session:
                 store_forecasts(session.connection(), rows)
-        for job, each in forecast.jobs.items():
-            if each.start is None and each.finish is None:
-                found = self._unfinished.get(job)
-                self._silent[job] = found.reason if found is not None else None
+        silent = forecast.jobs.keys() - {each.job for each in told}
+        self._silent = {job: found.reason if (found := self._unfinished.get(job)) else None for job in silent}
         for each in due:
-            self._silent.pop(each.job, None)
             self._without_forecast.discard(each.job)
             known = self._known.get(each.job, ForecastTimes(now_s, now_s, 0))
             self._known[each.job] = ForecastTimes(

@@ -58,8 +58,8 @@ class PlannedJob:
     reason: str | None
 
 
-class Unfinished(NamedTuple):
-    """A job that has not ended: why it is where it is, and whether it competes for GPUs."""
+class Standing(NamedTuple):
+    """Where an unfinished job stands: why it is there, and whether it competes for GPUs."""
 
     reason: Reason
     waiting: bool
@@ -137,10 +137,10 @@ class Forecaster:
         kept = self._kept
         return kept.answer if kept is not None and isinstance(kept.answer, Forecast) else None
 
-    def unfinished(self) -> Mapping[JobId, Unfinished]:
+    def unfinished(self) -> Mapping[JobId, Standing]:
         """The jobs that are unfinished after the newest cycle."""
         return self._loop.read(
-            lambda engine: {job.id: Unfinished(job.reason, job.waiting) for job in engine.world.jobs.values()}
+            lambda engine: {job.id: Standing(job.reason, job.waiting) for job in engine.world.jobs.values()}
         )
 
     def plan(self, specs: Sequence[JobSpec]) -> Planned:

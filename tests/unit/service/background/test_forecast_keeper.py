@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import select
 
@@ -32,7 +33,7 @@ from service.domain.forecast_scores import Milestone
 from service.engine.events import JobEvent
 from service.engine.record import JobRecord
 from service.forecast.forecast import Forecast, JobForecast, NoForecast, Spread
-from service.forecast.forecaster import Unfinished
+from service.forecast.forecaster import Standing
 from tests.conformance.store_suite import SPEC, Driver, ended, start, touched
 
 
@@ -265,12 +266,12 @@ class Asked:
         self.shelf.keeper.keep(1, found)
         return found
 
-    def unfinished(self) -> dict[JobId, Unfinished]:
+    def unfinished(self) -> dict[JobId, Standing]:
         return {job.job: queued(self.reasons.get(job.job, Reason.RESOURCES)) for job in self.jobs}
 
 
-def queued(reason: Reason = Reason.RESOURCES) -> Unfinished:
-    return Unfinished(reason, waiting=reason is not Reason.HELD)
+def queued(reason: Reason = Reason.RESOURCES) -> Standing:
+    return Standing(reason, waiting=reason is not Reason.HELD)
 
 
 def test_a_forecast_is_made_only_when_a_job_is_due(shelf: Shelf) -> None:
@@ -313,6 +314,19 @@ def test_a_job_is_forecast_as_soon_as_it_is_released(shelf: Shelf) -> None:
     assert run(50_010.0) == [1000.0, 50_010.0]
 
 
+def test_a_job_that_is_held_and_released_all_the_time_is_recorded_once_a_minute_at_most(shelf: Shelf) -> None:
+    shelf.submit(1)
+    source = Asked(shelf, [told(1, 9e9, 9e9)])
+    for at_s in range(1000, 1300, 10):
+        shelf.now_s = float(at_s)
+        held = at_s % 20 == 10
+        source.jobs[0] = JobForecast(JobId(1), None, None, 16, "told", "It is held.") if held else told(1, 9e9, 9e9)
+        source.reasons[JobId(1)] = Reason.HELD if held else Reason.RESOURCES
+        shelf.keeper.run(source, source.unfinished)
+    kept = sorted({row.made_at_s for row in shelf.rows()})
+    assert len(kept) >= 4 and min(np.diff(kept)) >= 60.0
+
+
 def test_a_job_that_is_late_is_forecast_again(shelf: Shelf) -> None:
     """Its start while it waits, its end always; each time after a quarter of the time on record, also after a restart."""
     shelf.submit(1)
@@ -322,7 +336,7 @@ def test_a_job_that_is_late_is_forecast_again(shelf: Shelf) -> None:
         before = len(shelf.rows())
         for at_s in times:
             shelf.now_s = float(at_s)
-            shelf.keeper.run(source, lambda: {JobId(1): Unfinished(Reason.RESOURCES, waiting[0])})
+            shelf.keeper.run(source, lambda: {JobId(1): Standing(Reason.RESOURCES, waiting[0])})
             if at_s == 2150:
                 shelf.restart()
         return sorted({row.made_at_s - 1000.0 for row in shelf.rows()[before:]})

@@ -27,7 +27,7 @@ from service.engine.watch import WatchingPolicy
 from service.engine.world import Costs
 from service.forecast import forecaster as forecasting
 from service.forecast.forecast import Forecast, NoForecast, Spread
-from service.forecast.forecaster import Forecaster, Unfinished
+from service.forecast.forecaster import Forecaster, Standing
 from service.forecast.worker import answer
 from service.sim.clock import SimClock
 from service.sim.executor import ExecutorCosts, SimulatedExecutor
@@ -148,7 +148,7 @@ def test_each_new_forecast_is_passed_to_keep_once(live: Live, tmp_path: Path) ->
     assert forecaster.current() is first
     assert kept == [(live.cycle_number, first)]
     assert (first.policy, first.jobs[JobId(1)].gpus) == ("fifo", 1)
-    assert forecaster.unfinished() == {JobId(1): Unfinished(Reason.STARTED, waiting=False)}
+    assert forecaster.unfinished() == {JobId(1): Standing(Reason.STARTED, waiting=False)}
     live.submit(2)
     with pytest.raises(NoForecast):
         forecaster.current()
