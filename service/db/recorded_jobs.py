@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, func, or_, select
+from sqlalchemy import Connection, Select, bindparam, func, or_, select
 
 from policies.lifecycle import TERMINAL
 from policies.model.cluster import Server
@@ -72,11 +72,22 @@ def newest_jobs(connection: Connection, since_s: float, limit: int) -> list[tupl
 
 
 def jobs_from(connection: Connection, since_s: float, limit: int) -> list[tuple[JobRecord, Estimate | None]]:
-    """The same of the first jobs that were submitted since an instant. Numbers ascend nearly as submissions do."""
+    """The same of the first jobs that were submitted since an instant.
+
+    No index has submissions, but numbers ascend nearly as they do, so the first one is found by halving: O(log jobs + limit).
+    """
     jobs = JOBS.c
-    before = select(jobs.id).where(jobs.submitted_at_s < since_s).order_by(jobs.id.desc()).limit(1)
-    last = connection.execute(before).scalar() or 0
-    return _predicted(connection, JobReader.query().order_by(None).where(jobs.id > last).order_by(jobs.id).limit(limit))
+    newest_to = select(jobs.submitted_at_s).where(jobs.id <= bindparam("to")).order_by(jobs.id.desc()).limit(1)
+    before, newest = 0, connection.execute(select(func.max(jobs.id))).scalar() or 0
+    while before < newest:
+        middle = (before + newest + 1) // 2
+        submitted_at_s = connection.execute(newest_to, {"to": middle}).scalar()
+        if submitted_at_s is None or submitted_at_s < since_s:
+            before = middle
+        else:
+            newest = middle - 1
+    wanted = JobReader.query().order_by(None).where(jobs.id > before).order_by(jobs.id)
+    return _predicted(connection, wanted.limit(limit))
 
 
 def _predicted(connection: Connection, wanted: Select[Any]) -> list[tuple[JobRecord, Estimate | None]]:

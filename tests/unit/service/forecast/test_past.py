@@ -13,6 +13,8 @@ from policies.model.job import JobSpec
 from policies.model.placement import ServerShare, place
 from service.config.settings import Settings
 from service.db.codec import encode
+from service.db.recorded_jobs import jobs_from
+from service.db.retention import delete_jobs
 from service.db.servers import enroll
 from service.db.session import Database
 from service.db.store import SqlStore
@@ -69,6 +71,17 @@ def _submitted(database: Database, times_s: list[float]) -> None:
         for at_s in times_s:
             SqlStore(database).submit(session, [JobSpec("a", "u", 1)], at_s)
         session.connection().execute(JOBS.update().values(state="succeeded", service_s=60.0))
+
+
+def test_the_first_jobs_since_an_instant_are_found_where_jobs_were_deleted(database: Database) -> None:
+    _submitted(database, [10.0 * number for number in range(1, 21)])
+    with database.writing() as session:
+        delete_jobs(session.connection(), [1, 2, 3, 9, 10, 11, 20])
+    with database.reading() as session:
+        for since_s in range(0, 230, 5):
+            there = [each for each in (*range(4, 9), *range(12, 20)) if 10.0 * each >= since_s]
+            found = jobs_from(session.connection(), float(since_s), 4)
+            assert [record.id for record, _ in found] == there[:4], since_s
 
 
 def test_more_submissions_a_day_than_are_read_arrive_as_they_followed_the_same_instant(
