@@ -104,7 +104,10 @@ def test_a_shorter_lease_counts_when_no_attempt_has_the_longer_one(any_database:
     """Supervisors keep the lease with which they were started, whatever the settings say since."""
     services.register(any_database, A, claim=False)
     job = with_attempt(any_database, 1, "a")
-    lease_s = lambda: services.heartbeats_of(any_database, ["a"])["a"][1]  # noqa: E731
+
+    def lease_s() -> float:
+        return services.heartbeats_of(any_database, ["a"])["a"][1]
+
     for given_s, expected_s in ((20.0, 60.0), (90.0, 90.0), (20.0, 90.0)):
         services.register(any_database, replace(A, lease_s=given_s), claim=False)
         assert lease_s() == expected_s
