@@ -73,7 +73,7 @@ def changed(
         put(conformal, "STEP", step)
         if not unfinished:
             for each in (aggregation.Aggregation, conformal.SpreadCalibration):
-                put(each, "expect", lambda self, unfinished: None)
+                put(each, "expect", lambda self, jobs: None)
         yield
 
 

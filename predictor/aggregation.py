@@ -50,7 +50,8 @@ BURST_S: Final = 3_600.0
 """Jobs of one user that are submitted within this time are one burst."""
 BURSTS_KEPT: Final = 10_000
 ENDED_KEPT: Final = 5_000
-UNFINISHED_MAX: Final = 1_000
+"""Ended jobs, the newest, that count as submitted later than an unfinished one: after 1,700 the slow memory has forgotten it."""
+CENSORED_MAX: Final = 1_000
 """Unfinished jobs that are counted, the newest."""
 EXPECTED_EVERY_S: Final = 300.0
 """How often what is expected of them is computed anew, at the next prediction."""
@@ -76,18 +77,23 @@ _SMOOTHER: Final[Array] = _smoother()
 _SHARING: Final[Array] = _sharing()
 
 
-class Unfinished(NamedTuple):
-    """A job that has run and has not ended: the log of what it has ``attained``, what had been predicted of it at the learnt
-    levels, combined (9) and by each expert (experts, 9), how much it counts, and the sum of the weights of the ended jobs that
-    were submitted ``later``.
+class Censored(NamedTuple):
+    """A job that has run and has not ended: the log of what it has attained, what had been predicted of it at the learnt levels,
+    combined (9) and by each expert (experts, 9), how much it counts, and the sum of the weights of the ended jobs that were
+    submitted ``later``.
     """
 
     bucket: int
-    attained: float
+    log_attained: float
     served: Array
     experts: Array
     share: float
     later: float
+
+    @property
+    def exceeded(self) -> float:
+        """The share of its distribution, as it was served, that it has exceeded. Below 1."""
+        return float(np.interp(self.log_attained, self.served, LEARNT, left=0.0))
 
 
 class Bursts:
@@ -109,7 +115,7 @@ class Bursts:
         self._ended.append((submitted_at_s, share))
         return share
 
-    def unfinished(self, jobs: Iterable[tuple[Hashable | None, float]]) -> list[tuple[float, float]]:
+    def censored(self, jobs: Iterable[tuple[Hashable | None, float]]) -> list[tuple[float, float]]:
         """For unfinished jobs (group and submission) the weight of each as if they ended now, one after the other, and the sum
         of the weights of the ended jobs that were submitted after it. Changes nothing. O(jobs + ended jobs that are kept).
         """
@@ -161,10 +167,10 @@ class Aggregation:
         """The weight of each expert at each of the learnt levels, (experts, 9). Columns sum to 1."""
         if bucket not in self._weights:
             regrets, squares = self._expected
-            self._weights[bucket] = self._of(bucket, self._regrets + regrets, self._squares + squares)
+            self._weights[bucket] = self._weighed(bucket, self._regrets + regrets, self._squares + squares)
         return self._weights[bucket]
 
-    def _of(self, bucket: int, all_regrets: Array, all_squares: Array) -> Array:
+    def _weighed(self, bucket: int, all_regrets: Array, all_squares: Array) -> Array:
         regrets = np.tensordot(_SHARING[bucket], all_regrets, 1) @ _SMOOTHER
         squares = np.tensordot(_SHARING[bucket], all_squares, 1) @ _SMOOTHER
         count = len(self.experts)
@@ -176,8 +182,9 @@ class Aggregation:
         unscaled = np.exp(log_weights - log_weights.max(axis=0))
         return np.asarray(unscaled / unscaled.sum(axis=0))
 
-    def expect(self, unfinished: Sequence[Unfinished]) -> None:
-        """Count these jobs, instead of those of the last call, with the regrets that are expected of them. O(jobs x experts).
+    def expect(self, jobs: Sequence[Censored]) -> None:
+        """Count these unfinished jobs, instead of those of the last call, with the regrets that are expected of them. O(jobs x
+        experts).
 
         Short jobs end first, so the labels alone show shorter jobs than there are, above all where many were submitted at once.
         A job that has attained t has a total above t. Given that, and what is served for it, the expected subgradient at its
@@ -187,16 +194,16 @@ class Aggregation:
         """
         self._expected = np.zeros_like(self._regrets), np.zeros_like(self._squares)
         self._weights.clear()
-        if not unfinished:
+        if not jobs:
             return
-        served, experts = (np.array([job[at] for job in unfinished]) for at in (2, 3))
-        exceeded = np.array([[np.interp(job.attained, job.served, LEARNT, left=0.0)] for job in unfinished])
+        served, experts = np.array([job.served for job in jobs]), np.array([job.experts for job in jobs])
+        exceeded = np.array([[job.exceeded] for job in jobs])
         gradient = np.maximum(0.0, LEARNT - exceeded) / (1.0 - exceeded) - LEARNT
-        shares = np.array([[[job.share]] for job in unfinished])
+        shares = np.array([[[job.share]] for job in jobs])
         regrets = self._clipped(gradient[:, None], served[:, None], experts) * shares
-        kept = np.exp(-np.outer(_FORGETTING, [job.later for job in unfinished]))
+        kept = np.exp(-np.outer(_FORGETTING, [job.later for job in jobs]))
         for bucket in range(len(BUCKETS)):
-            of_bucket = [job.bucket == bucket for job in unfinished]
+            of_bucket = [job.bucket == bucket for job in jobs]
             for expected, each in zip(self._expected, (regrets, regrets**2), strict=True):
                 expected[bucket] = np.tensordot(kept[:, of_bucket], each[of_bucket], 1)
 
@@ -212,7 +219,7 @@ class Aggregation:
         ``by_labels``: as without unfinished jobs.
         """
         awake = ~np.isnan(quantiles[..., :1])
-        learnt = self._of(bucket, self._regrets, self._squares) if by_labels else self.weights(bucket)
+        learnt = self._weighed(bucket, self._regrets, self._squares) if by_labels else self.weights(bucket)
         weights = times(learnt, FROM_LEARNT) * awake
         # Awake experts may have lost all their weight to one that sleeps.
         weights = np.where(weights.sum(axis=1, keepdims=True) > 0.0, weights, awake)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from predictor.aggregation import LEARNT, Unfinished
+from predictor.aggregation import LEARNT, Censored
 from predictor.intervals import MIDDLE, Array
 from predictor.recurrence import BUCKETS
 
@@ -41,16 +41,17 @@ class SpreadCalibration:
         """By how much the lower and the upper half of a bucket's distributions are stretched."""
         return np.asarray(np.exp(np.clip(self._theta[bucket] + self._expected[bucket], -LIMIT, LIMIT)))
 
-    def expect(self, unfinished: Sequence[Unfinished]) -> None:
-        """Count these jobs, instead of those of the last call, by the probabilities that their totals are beyond either end,
-        given that they are above what the jobs have attained.
+    def expect(self, jobs: Sequence[Censored]) -> None:
+        """Count these unfinished jobs, instead of those of the last call, by the probabilities that their totals are beyond
+        either end, given that they are above what the jobs have attained.
         """
-        self._expected = np.zeros((len(BUCKETS), 2))
-        for job in unfinished:
-            exceeded = float(np.interp(job.attained, job.served, LEARNT, left=0.0))
-            below, above = max(0.0, TAIL - exceeded), min(TAIL, 1.0 - exceeded)
-            missed = np.array([below, above]) / (1.0 - exceeded)
-            self._expected[job.bucket] += STEP * job.share * (missed - TAIL)
+        expected = [[0.0, 0.0] for _ in BUCKETS]
+        for job in jobs:
+            exceeded = job.exceeded
+            left = 1.0 - exceeded
+            for end, missed in enumerate((max(0.0, TAIL - exceeded), min(TAIL, left))):
+                expected[job.bucket][end] += STEP * job.share * (missed / left - TAIL)
+        self._expected = np.array(expected)
 
     def calibrate(self, bucket: int, quantiles: Array) -> Array:
         """The distributions (..., 25), stretched. The middle stays, and the order."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from policies.model.estimate import Attained, Unit
-from predictor.aggregation import LEARNT, Aggregation, Bursts, Unfinished
+from predictor.aggregation import LEARNT, Aggregation, Bursts, Censored
 from predictor.conformal import SpreadCalibration
 from predictor.drift import DriftMonitor
 from predictor.experts import BASIC
@@ -96,22 +96,17 @@ class HeadState:
             for pending, come in unfinished
             if (amount := come.service_s if unit is Unit.SERVICE_S else come.iterations)
         ]
-        counts = self.bursts.unfinished(
+        counts = self.bursts.censored(
             (error_group(*request.spec.recurrence), request.submitted_at_s) for _, _, request in found
         )
-        expected = [
-            Unfinished(
-                pending.baselines[unit][0],
-                math.log(amount),
-                combined,
-                pending.learnt(self.aggregation.experts),
-                *count,
-            )
+        experts = self.aggregation.experts
+        censored = [
+            Censored(pending.baselines[unit][0], math.log(amount), combined, pending.learnt(experts), *count)
             for (pending, amount, _), count in zip(found, counts, strict=True)
             if (combined := pending.combined) is not None
         ]
-        self.aggregation.expect(expected)
-        self.calibration.expect(expected)
+        self.aggregation.expect(censored)
+        self.calibration.expect(censored)
 
     def leading(self, bucket: int, awake: Array, count: int) -> list[tuple[str, float]]:
         """The experts with the most weight in the median of a job, of those ``awake`` (experts), with their shares."""

@@ -26,7 +26,6 @@ _BASIC: Final = "baseline"
 UNDECLARED: Final = "undeclared"
 """The shadow of the estimate before a declaration was mixed in; only where one was."""
 
-_ASLEEP: Final[Array] = np.full(len(LEARNT), np.nan)
 _NO_SHADOWS: Final[NDArray[np.float32]] = np.empty((0, len(LEARNT)), np.float32)
 _NO_BASE: Final[Array] = np.empty(0)
 
@@ -133,6 +132,14 @@ def log_point(estimate: Estimate) -> float:
     return float(np.log(estimate.point if estimate.point is not None else estimate.median))
 
 
+@lru_cache(maxsize=1024)
+def _rows_of(experts: tuple[str, ...], version: str, names: tuple[str, ...]) -> tuple[list[int], list[int]]:
+    """The positions of the experts that have a shadow, and those of their shadows: a thousand jobs share a few."""
+    shadowed = [basic_name(name) if name in BASIC else f"{version}/{name}" for name in experts]
+    awake = [position for position, name in enumerate(shadowed) if name in names]
+    return awake, [names.index(shadowed[position]) for position in awake]
+
+
 class Revision(NamedTuple):
     """The last revision by a reported total: the ``total`` in the estimate's unit, and the points."""
 
@@ -198,10 +205,12 @@ class PendingPrediction:
         """The log quantiles (9) of a shadow; None where there is none of that name."""
         return self.shadow_logs[self.names.index(name)].astype(np.float64) if name in self.names else None
 
-    def learnt(self, experts: Sequence[str]) -> Array:
+    def learnt(self, experts: tuple[str, ...]) -> Array:
         """The log quantiles (experts, 9) of the experts; NaN where one had no answer."""
-        names = [basic_name(name) if name in BASIC else f"{self.version}/{name}" for name in experts]
-        return np.array([_ASLEEP if (logs := self.shadow(name)) is None else logs for name in names])
+        found = np.full((len(experts), len(LEARNT)), np.nan)
+        awake, rows = _rows_of(experts, self.version, self.names)
+        found[awake] = self.shadow_logs[rows]
+        return found
 
     @property
     def combined(self) -> Array | None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from predictor.aggregation import EXPECTED_EVERY_S, LEARNT, UNFINISHED_MAX, Aggregation, Bursts, Unfinished
+from predictor.aggregation import CENSORED_MAX, EXPECTED_EVERY_S, LEARNT, Aggregation, Bursts, Censored
 from predictor.conformal import SpreadCalibration
 from predictor.dataset import Example
 from predictor.estimator import Estimator
@@ -221,9 +221,9 @@ def serve(run: Run, experts: Sequence[str] | None = None) -> Served:
             _learn(run, heappop(waiting)[1], learnt, combined, aggregation, calibration, bursts, walltimes)
         if now_s >= expected_s + EXPECTED_EVERY_S:
             expected_s = now_s
-            unfinished = _unfinished(run, sorted(at for _, at in waiting), now_s, learnt, combined, bursts)
-            aggregation.expect(unfinished)
-            calibration.expect(unfinished)
+            censored = _censored(run, sorted(at for _, at in waiting), now_s, learnt, combined, bursts)
+            aggregation.expect(censored)
+            calibration.expect(censored)
         if row in opened:
             middle = LEARNT.tolist().index(0.5)
             weights.append(np.stack([aggregation.weights(bucket)[:, middle] for bucket in range(len(BUCKETS))]))
@@ -239,24 +239,18 @@ def serve(run: Run, experts: Sequence[str] | None = None) -> Served:
     return Served(names, served, mixed, aggregation, calibration, np.array(weights))
 
 
-def _unfinished(
+def _censored(
     run: Run, rows: Sequence[int], now_s: float, learnt: Array, combined: Array, bursts: Bursts
-) -> list[Unfinished]:
+) -> list[Censored]:
     """What is known at ``now_s`` of the jobs in these rows, which have not ended, as far as they have begun."""
-    begun = [row for row in rows if _begun_s(run.examples[row]) < now_s][-UNFINISHED_MAX:]
-    examples = [run.examples[row] for row in begun]
-    counts = bursts.unfinished(
+    begun = [(row, now_s - begun_s) for row in rows if (begun_s := _begun_s(run.examples[row])) < now_s][-CENSORED_MAX:]
+    examples = [run.examples[row] for row, _ in begun]
+    counts = bursts.censored(
         (error_group(*each.submission.recurrence), each.submission.submitted_at_s) for each in examples
     )
     return [
-        Unfinished(
-            each.bucket,
-            _log_rate(each) + math.log(now_s - _begun_s(each)),
-            combined[row],
-            learnt[row],
-            *count,
-        )
-        for row, each, count in zip(begun, examples, counts, strict=True)
+        Censored(each.bucket, _log_rate(each) + math.log(come_s), combined[row], learnt[row], *count)
+        for (row, come_s), each, count in zip(begun, examples, counts, strict=True)
     ]
 
 

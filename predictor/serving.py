@@ -17,7 +17,7 @@ import numpy as np
 
 from policies.model.estimate import Attained, EndedJob, Estimate, Prediction, PredictionRequest, Reported, Unit
 from policies.model.ids import JobId
-from predictor.aggregation import AGGREGATION, EXPECTED_EVERY_S, UNFINISHED_MAX
+from predictor.aggregation import AGGREGATION, CENSORED_MAX, EXPECTED_EVERY_S
 from predictor.dataset import UNITS, Knowledge, replay
 from predictor.experts import BASIC, BaselineScores
 from predictor.fallback import (
@@ -60,8 +60,8 @@ from predictor.walltimes import Walltimes
 
 PENDING_MAX: Final = 100_000
 """Pending predictions kept (about 3 kB each); beyond that the oldest are dropped without being scored."""
-UNFINISHED_LOOKED_AT_MAX: Final = 10_000
-"""Pending predictions, the newest, of which those of running jobs are found: a long queue waits behind its running jobs."""
+LOOKED_AT_MAX: Final = 10_000
+"""Pending predictions, the newest, among which those of running jobs are looked for."""
 BATCH_MAX: Final = 500
 """Jobs whose predictions are combined at once: a bound on the memory."""
 NAMED: Final = 3
@@ -318,17 +318,18 @@ class LivePredictor:
 
     def _expect(self, now_s: float) -> None:
         """Count what the newest unfinished jobs have attained: they take longer than that. At most once in five minutes,
-        O(pending predictions), at most 10,000."""
+        O(pending predictions, at most 10,000).
+        """
         if now_s < self._expected_s + EXPECTED_EVERY_S:
             return
         self._expected_s = now_s
         of_unit: dict[Unit, list[tuple[PendingPrediction, Attained]]] = {unit: [] for unit in UNITS}
-        for job in islice(reversed(self._pending), UNFINISHED_LOOKED_AT_MAX):
+        for job in islice(reversed(self._pending), LOOKED_AT_MAX):
             pending = self._pending[job]
-            if pending.current and pending.combined is not None and (come := self._attained(job, now_s)) is not None:
+            if pending.current and (come := self._attained(job, now_s)) is not None:
                 of_unit[pending.unit].append((pending, come))
-        for unit, found in of_unit.items():
-            self._heads[unit].expect(unit, found[UNFINISHED_MAX - 1 :: -1])
+        for unit, newest_first in of_unit.items():
+            self._heads[unit].expect(unit, newest_first[:CENSORED_MAX][::-1])
 
     def predict(self, now_s: float, requests: Sequence[PredictionRequest]) -> list[Prediction | None]:
         """One prediction per request, in order; None where nothing is known. Never raises: if a model fails on a job, the

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictor.aggregation import BURST_S, FORGETTING, FROM_LEARNT, LEARNT, PRIOR_BASE, Aggregation, Bursts, Unfinished
+from predictor.aggregation import BURST_S, FORGETTING, FROM_LEARNT, LEARNT, PRIOR_BASE, Aggregation, Bursts, Censored
 from predictor.conformal import LIMIT, STEP, SpreadCalibration
 from predictor.intervals import LEVELS, MIDDLE, NORMAL_QUANTILES, Array, at_levels, interpolation
 
@@ -58,11 +58,9 @@ def _probit(levels: Array) -> Array:
     return np.interp(levels, LEVELS, NORMAL_QUANTILES)
 
 
-def _unfinished(
-    quantiles: Array, attained: float, bucket: int = 0, share: float = 1.0, later: float = 0.0
-) -> Unfinished:
+def _unfinished(quantiles: Array, attained: float, bucket: int = 0, share: float = 1.0, later: float = 0.0) -> Censored:
     served = at_levels(Aggregation(EXPERTS).combine(bucket, quantiles[None])[0], LEARNT)
-    return Unfinished(bucket, attained, served, at_levels(quantiles, LEARNT), share, later)
+    return Censored(bucket, attained, served, at_levels(quantiles, LEARNT), share, later)
 
 
 def test_an_unfinished_job_counts_as_nothing_at_first_and_as_its_label_once_it_has_exceeded_what_was_served() -> None:
@@ -103,10 +101,10 @@ def test_unfinished_jobs_of_a_burst_count_after_those_that_have_ended() -> None:
     bursts = Bursts()
     bursts.share("ada", 10.0)
     asked = [("ada", 20.0), ("bob", 20.0), ("ada", 30.0), ("ada", 10.0 + BURST_S)]
-    weights = [weight for weight, _ in bursts.unfinished(asked)]
+    weights = [weight for weight, _ in bursts.censored(asked)]
     assert weights == pytest.approx([2**-0.5, 1.0, 3**-0.5, 1.0])
     assert bursts.share("ada", 40.0) == pytest.approx(2**-0.5), "nothing has changed"
-    assert bursts.unfinished([]) == []
+    assert bursts.censored([]) == []
 
 
 def test_what_has_ended_of_the_jobs_that_were_submitted_later() -> None:
@@ -114,7 +112,7 @@ def test_what_has_ended_of_the_jobs_that_were_submitted_later() -> None:
     bursts = Bursts()
     for submitted_at_s in (BURST_S + 5.0, 5.0, BURST_S + 7.0):
         bursts.share("ada", submitted_at_s)
-    later = [sum_ for _, sum_ in bursts.unfinished([("bob", 6.0), ("bob", BURST_S + 7.0)])]
+    later = [sum_ for _, sum_ in bursts.censored([("bob", 6.0), ("bob", BURST_S + 7.0)])]
     assert later == pytest.approx([1.0 + 2**-0.5, 0.0])
 
 

@@ -55,8 +55,8 @@ def _run_of(jobs: list[EndedJob], test_start: int) -> Run:
 @contextmanager
 def _labels_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
-        patch.setattr(Aggregation, "expect", lambda self, unfinished: None)
-        patch.setattr(SpreadCalibration, "expect", lambda self, unfinished: None)
+        patch.setattr(Aggregation, "expect", lambda self, jobs: None)
+        patch.setattr(SpreadCalibration, "expect", lambda self, jobs: None)
         yield
 
 
