@@ -106,6 +106,8 @@ class SimulatedExecutor:
     def use_cluster(self, cluster: Cluster) -> None:
         """Placements and speeds of later launches refer to this cluster."""
         self._cluster = cluster
+        if self._network is not None:
+            self._network.use_cluster(cluster)
 
     def adopt(self, launch: Launch, progress_from_s: float) -> None:
         """Continue an attempt that was running before the simulation began.

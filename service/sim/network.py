@@ -52,9 +52,13 @@ class ContendedNetwork(Crowds[Flow]):
         super().__init__()
         self.ratings = 0
         """Number of speeds computed so far, because a crowd had changed."""
+        self._contention = contention or Contention()
+        self.use_cluster(cluster)
+
+    def use_cluster(self, cluster: Cluster) -> None:
+        """Flows from now on refer to this cluster; the servers of earlier ones keep their indexes."""
         self._cluster = cluster
         self._fleet = fleet_of(cluster)
-        self._contention = contention or Contention()
 
     def flow(
         self, attempt: AttemptId, spec: JobSpec, times: IterationTimes | None, placement: Placement

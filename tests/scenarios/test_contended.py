@@ -34,3 +34,13 @@ def test_a_scattered_job_moves_when_a_server_opens() -> None:
     story.until(200.2 + 60.0 + left_s - 0.1)
     assert not story.record("chatty").finished
     story.until(200.2 + 60.0 + left_s + 0.1).finishes("chatty")
+
+
+def test_a_job_straddles_a_server_that_was_added() -> None:
+    story = cluster("1x4", policy("fifo_backfill", guard_share=0, delay_factor=0), network=NETWORK)
+    story.until(0).add_server(4).until(1)
+    story.job("a", gpus=2, runs_s=9000, at_s=2).job("x", gpus=2, runs_s=3, at_s=2).job("b", gpus=2, runs_s=9000, at_s=3)
+    story = _chatty(story.until(5).finishes("x").on("a", 0).on("b", 1), "chatty", 10)
+    story.until(10).starts("chatty").on("chatty", 0, 1)
+    story.until(10 + 1000 * ALONE - 0.1).finishes()
+    story.until(10 + 1000 * ALONE + 0.1).finishes("chatty")
