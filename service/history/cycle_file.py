@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from policies.model.cluster import Cluster
+from policies.model.estimate import Estimate
+from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from policies.model.placement import Placement
 from policies.model.server_reservation import ServerReservation
@@ -117,17 +119,28 @@ def _read(document: Mapping[str, Any]) -> CycleSnapshot:
 
 
 def _check(world: WorldSnapshot) -> None:
-    """A decision about other servers, or about GPUs that they do not have, would fail or never end."""
+    """A decision about other servers, GPUs that they do not have, or totals that are not above 0 would fail or never end."""
     for server in world.cluster.servers:
         if not 0 <= server.gpus <= GPUS_PER_SERVER_MAX:
             raise CodecError(f"server {server.name} must have 0 to {GPUS_PER_SERVER_MAX} GPUs")
         if min(server.nic_bytes_s, server.intra_bytes_s, server.gpu_speed) <= 0.0:
             raise CodecError(f"the speeds of server {server.name} must be above 0")
     for job in world.jobs:
+        if job.estimate is not None:
+            _check_estimate(job.id, job.estimate)
         if job.reservation is not None:
             _check_placement(world.cluster, job, job.reservation, ())
         if job.attempt is not None:
             _check_placement(world.cluster, job, job.attempt.placement, job.attempt.gpu_ids)
+
+
+def _check_estimate(job: JobId, estimate: Estimate) -> None:
+    if min(estimate.points, default=0.0) <= 0.0 or list(estimate.points) != sorted(estimate.points):
+        raise CodecError(f"the points of job {job}'s estimate must be above 0 and ascending")
+    if estimate.seconds_per_unit is not None and estimate.seconds_per_unit <= 0.0:
+        raise CodecError(
+            f"seconds_per_unit of job {job}'s estimate must be above 0 (got {estimate.seconds_per_unit:g})"
+        )
 
 
 def _check_placement(cluster: Cluster, job: JobRecord, placement: Placement, gpu_ids: Sequence[Sequence[int]]) -> None:

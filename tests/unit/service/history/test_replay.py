@@ -249,10 +249,19 @@ def test_an_invalid_document_is_refused_in_one_line(change: dict[str, Any], said
         (("jobs", 0, "attempt", "placement", "shares", 0, 0), 10**9, "job 1 is placed on a server that is not in the"),
         (("jobs", 0, "attempt", "placement", "shares", 0, 1), 10**400, "job 1 has GPUs that server a does not have"),
         (("jobs", 0, "attempt", "gpu_ids", 0, 0), -1, "job 1 has GPUs that server a does not have"),
+        (("jobs", 0, "estimate", "points"), [0.0], "the points of job 1's estimate must be above 0 and ascending"),
+        (
+            ("jobs", 0, "estimate", "points"),
+            [-5.0, 1.0],
+            "the points of job 1's estimate must be above 0 and ascending",
+        ),
+        (("jobs", 0, "estimate", "points"), [], "the points of job 1's estimate must be above 0 and ascending"),
+        (("jobs", 0, "estimate", "points"), [5.0, 1.0], "the points of job 1's estimate must be above 0 and ascending"),
+        (("jobs", 0, "estimate", "seconds_per_unit"), -1, "seconds_per_unit .* must be above 0 \\(got -1\\)"),
     ],
 )
-def test_servers_and_gpus_that_cannot_be_are_refused(path: tuple[Any, ...], value: int, said: str) -> None:
-    """A replay of such a cycle would fail, or go through a thousand million GPUs."""
+def test_numbers_that_cannot_be_are_refused(path: tuple[Any, ...], value: Any, said: str) -> None:
+    """A replay of such a cycle would fail, never end, or go through a thousand million GPUs."""
     running = next(
         each
         for each in reversed(snapshots(recorded([(0, 4, 100), (5, 2, 50)], "fifo")))
