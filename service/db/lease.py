@@ -65,10 +65,14 @@ def held_by_another(database: Database, name: str, holder: str) -> bool:
         return session.connection().execute(select(LEASES.c.token).where(held)).first() is not None
 
 
-def is_any_held(database: Database, session: Session) -> bool:
-    """Whether any lease is held. Locks all of them until the transaction ends: a service that starts meanwhile waits."""
-    expiries = session.connection().execute(select(LEASES.c.expires_at_s).with_for_update()).scalars().all()
-    return bool(expiries) and max(expiries) > database.now_s(session)
+def is_led(database: Database, session: Session) -> bool:
+    """Whether a service leads. Locks the lead until the transaction ends: a service that starts meanwhile waits.
+
+    The lease of a training does not count: that of a service that died during one lasts for as long as the training could have.
+    """
+    ours = select(LEASES.c.expires_at_s).where(LEASES.c.name == LEADER_LEASE).with_for_update()
+    expires_at_s = session.connection().execute(ours).scalar()
+    return expires_at_s is not None and expires_at_s > database.now_s(session)
 
 
 def newest_token(session: Session, name: str) -> int:

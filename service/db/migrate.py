@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Select, String, column, inspect, select
 from sqlalchemy import table as sql_table
 
 from service.db.dialects import take_locks
-from service.db.lease import is_any_held
+from service.db.lease import is_led
 from service.db.session import Database, open_database, parse_url, sqlite_path
 from service.db.tables import METADATA
 
@@ -117,7 +117,7 @@ def upgrade(url: str) -> SchemaState:
         before = state_of(connection)
         if before in (SchemaState.NEWER, SchemaState.FOREIGN):
             raise SchemaError(before.sentence)
-        if before is SchemaState.OLDER and is_any_held(database, session):
+        if before is SchemaState.OLDER and is_led(database, session):
             # The service would keep writing rows of the old schema.
             raise SchemaError("a service leads on this database: stop it first")
         if before is not SchemaState.CURRENT:

@@ -23,7 +23,7 @@ from sqlmodel import Session
 from service.db import migrate
 from service.db.backup import BACKUP_SCHEMA, MANIFEST, BackupError, Manifest, TablePart, member, reflected
 from service.db.dialects import drop_everything, set_last_ids, take_locks
-from service.db.lease import is_any_held
+from service.db.lease import is_led
 from service.db.migrate import SchemaError, SchemaState
 from service.db.session import Database, open_database
 from service.db.tables import JOBS, LEASES, PropertyRow
@@ -116,8 +116,8 @@ def _clear(database: Database, session: Session, force: bool) -> None:
     if where not in (SchemaState.CURRENT, SchemaState.OLDER):
         raise SchemaError(where.sentence)
     tables = reflected(connection).sorted_tables
-    # The leases are locked: a service that starts now sees the restored database.
-    if is_any_held(database, session):
+    # The lead is locked: a service that starts now sees the restored database.
+    if is_led(database, session):
         raise LiveDatabase("a service leads on this database: stop it first")
     if not force:
         for found in tables:

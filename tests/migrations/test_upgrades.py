@@ -16,6 +16,7 @@ from alembic.script import ScriptDirectory
 from policies.model.ids import JobId
 from policies.model.job import ArrayPlace, JobSpec
 from policies.model.plan import PipelineSchedule
+from service.background.retrain import TRAINING_LEASE
 from service.db import migrate
 from service.db.check import check
 from service.db.codec import encode
@@ -213,6 +214,8 @@ def test_no_service_finds_its_schema_changed_while_it_leads(url: str, revision: 
             upgrade(url)
         assert state(url) is SchemaState.OLDER
         release(database, lease)
+        # A service that died during a training keeps the lease of the training for long.
+        assert acquire(database, TRAINING_LEASE, "me", 3600.0) is not None
     assert upgrade(url) is SchemaState.OLDER
     assert state(url) is SchemaState.CURRENT
 

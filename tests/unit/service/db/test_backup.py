@@ -16,10 +16,11 @@ from typer.testing import CliRunner
 from policies.lifecycle import AttemptState
 from policies.model.cluster import Cluster, Server
 from policies.model.estimate import Estimate, Prediction, Unit
+from service.background.retrain import TRAINING_LEASE
 from service.cli.main import app
 from service.db.backup import MANIFEST, BackupError, back_up, member
 from service.db.check import FAULTS_MAX, check
-from service.db.lease import acquire
+from service.db.lease import acquire, renew
 from service.db.migrate import SchemaError, SchemaState, state, upgrade_to
 from service.db.restore import IDS_SKIPPED, LiveDatabase, restore
 from service.db.servers import enroll
@@ -143,6 +144,15 @@ def test_a_live_database_is_not_touched(any_database: Database, tmp_path: Path) 
         with pytest.raises(LiveDatabase, match="stop it first"):
             restore(_url(any_database), tmp_path / "b.zip", force=force)
     assert _contents(any_database) == before
+
+
+def test_a_service_that_died_during_a_training_does_not_block_a_restore(any_database: Database, tmp_path: Path) -> None:
+    _live_through(any_database)
+    back_up(_url(any_database), tmp_path / "b.zip")
+    training = acquire(any_database, TRAINING_LEASE, "me", 3600.0)
+    assert training is not None
+    restore(_url(any_database), tmp_path / "b.zip", force=True)
+    assert renew(any_database, training, 3600.0) is None, "should it live on, its training is fenced off"
 
 
 def test_what_is_there_is_replaced_only_by_force_and_its_leader_is_fenced(
