@@ -7,6 +7,7 @@ heartbeat. A condemned service is alive again only after it has verified that no
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from sqlalchemy import Connection, delete, insert, select, update
 
@@ -152,18 +153,23 @@ def url_of_attempt(database: Database, host: str, job: JobId, number: int) -> st
     return None if not found or found[0].host == host else found[0].url
 
 
-def check_hosts(database: Database, service_id: str, attempts_host: str) -> None:
+def check_hosts(database: Database, service_id: str, attempts_host: str, unattended: Path | None = None) -> None:
     """Raise :class:`UnknownHosts` if attempts are open that no service with this setting of the executor would attend to.
 
-    ``attempts_host``: the id that new attempts of this service get, its own or that of a cluster.
+    ``attempts_host``: the id that new attempts of this service get, its own or that of a cluster. ``unattended``: where
+    executor=local has the folders of its attempts, if the executor knows nothing of them.
     """
+    own = ATTEMPTS.c.host == service_id
     with database.reading() as session:
         connection = session.connection()
         known = select(SERVICES.c.id)
-        lone = (ATTEMPTS.c.host != "") & (ATTEMPTS.c.host != attempts_host)
-        lone &= (ATTEMPTS.c.host == service_id) | ATTEMPTS.c.host.not_in(known)
+        lone = (ATTEMPTS.c.host != "") & (ATTEMPTS.c.host != attempts_host) & (own | ATTEMPTS.c.host.not_in(known))
+        if unattended is not None:
+            lone |= own
         statement = select(ATTEMPTS.c.id, ATTEMPTS.c.host).where(lone, ATTEMPTS.c.state.in_(OPEN_ATTEMPTS))
         found = connection.execute(statement.order_by(ATTEMPTS.c.id)).all()
+    if unattended is not None:
+        found = [row for row in found if row.host != service_id or (unattended / row.id).exists()]
     if found:
         names = ", ".join(row.id for row in found[:5]) + (", ..." if len(found) > 5 else "")
         holder = "this service with executor=local" if found[0].host == service_id else f"the cluster {found[0].host}"

@@ -1,7 +1,7 @@
 """An executor without processes: jobs "run" for a declared time on a given clock, and its reports can be made faulty.
 
-For trying the service on a laptop (``--executor fake``) and for tests. Nothing survives a restart of the service: a
-restarted service launches its open attempts again, as it would after a machine was replaced.
+For trying the service on a laptop (``--executor fake``) and for tests. Nothing survives a restart of the service: its open
+attempts count as failed then, as after a machine was replaced. No service with open attempts of executor=local starts with it.
 """
 
 import hashlib

@@ -155,7 +155,9 @@ class Service:
         if self.executor.containment is not None:
             logger.info(self.executor.containment.sentence)
         self._register()
-        services.check_hosts(self.database, self.host.id, self._attempts_host)
+        # Timers know nothing of programs that run: they would call them ended, and simulate their jobs beside them.
+        unattended = self.settings.data_dir / "attempts" if self.settings.executor == "fake" else None
+        services.check_hosts(self.database, self.host.id, self._attempts_host, unattended)
         try:
             self.leadership.begin()
         except ExecutorUnavailable as error:

@@ -486,7 +486,9 @@ def test_a_service_that_was_given_up_has_nothing_of_a_cluster_to_stop(
         instance.close()
 
 
-def test_attempts_that_no_executor_of_this_service_has_are_named_at_the_start(database: Database) -> None:
+def test_attempts_that_no_executor_of_this_service_has_are_named_at_the_start(
+    database: Database, tmp_path: Path
+) -> None:
     executor = Finding()
     executor.found = [FoundServer(A)]
     own = OwnServers(database, EMPTY)
@@ -513,3 +515,7 @@ def test_attempts_that_no_executor_of_this_service_has_are_named_at_the_start(da
     services.check_hosts(database, "me", "cluster")
     with pytest.raises(services.UnknownHosts, match=r"1 attempts \(1\.1\) belong to the cluster cluster; start with"):
         services.check_hosts(database, "me", "me")
+    services.check_hosts(database, "cluster", "cluster", tmp_path)
+    (tmp_path / "1.1").mkdir()
+    with pytest.raises(services.UnknownHosts, match=r"1 attempts \(1\.1\) belong to this service with executor=local"):
+        services.check_hosts(database, "cluster", "cluster", tmp_path)
