@@ -63,7 +63,7 @@ def service_url(host: str, port: int, scheme: str = "http") -> str:
 def reached_host(host: str) -> str:
     """The host in that URL: an IPv6 address has brackets, and a service on all addresses is reached by the loopback."""
     try:
-        address = ip_address(host.strip("[]"))
+        address = ip_address(host)
     except ValueError:
         return host
     if address.is_unspecified:

@@ -1,15 +1,22 @@
 """Where the service listens and what it keeps its data in."""
 
-from pydantic import BaseModel, Field
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, Field
 
 from service.config.environment import DEFAULT_HOST, DEFAULT_PORT, default_data_dir
 from service.config.kinds import Folder, Seconds, Words, between
 
 
+def _without_brackets(host: str) -> str:
+    """An IPv6 address as it is bound, also where it is written as in a URL."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") and ":" in host else host
+
+
 class Listening(BaseModel):
     """Addresses, folders, the database and the cluster."""
 
-    host: str = Field(
+    host: Annotated[str, AfterValidator(_without_brackets)] = Field(
         DEFAULT_HOST,
         min_length=1,
         description="Address to listen on. Default: this machine only, because clients with a token can run commands.",

@@ -306,3 +306,12 @@ def test_another_address_of_ray_is_refused(address: str) -> None:
     with pytest.raises(SettingsError, match=r"ray_address.*must be host:port with a port from 1 to 65535") as refused:
         load_settings({"ray_address": address})
     assert address in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "kept"),
+    [("[::1]", "::1"), ("::1", "::1"), ("[::]", "::"), ("127.0.0.1", "127.0.0.1"), ("[head]", "[head]")],
+)
+def test_an_ipv6_address_to_listen_on_may_have_brackets(host: str, kept: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOONER_HOST", host)
+    assert load_settings().host == kept
