@@ -193,6 +193,9 @@ class RankedPolicy:
         for job in view.jobs.values():
             if job.waiting:
                 self.on_arrival(view, job, state)
+                if job.reason is Reason.RESERVED_SERVERS:
+                    # The guard does not wait for such a job (:func:`policies.decision.guard.has_servers`).
+                    state.reasons.set(job.id, job.reason)
                 state.reasons.require(job.id)
             elif job.state in (JobState.STARTING, JobState.RUNNING):
                 self.index_running(view, job, state)

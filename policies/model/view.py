@@ -9,6 +9,7 @@ from policies.model.estimate import Estimate, Unit
 from policies.model.ids import JobId, ServerIndex
 from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement
+from policies.model.reasons import Reason
 from policies.model.resources import Amounts
 from policies.model.server_reservation import ServerReservation
 
@@ -31,6 +32,10 @@ class JobView(Protocol):
     @property
     def waiting(self) -> bool:
         """QUEUED and allowed to start: not held, dependencies met, no back-off, within its owners' limits."""
+
+    @property
+    def reason(self) -> Reason:
+        """Why it is in its state: of a waiting job the last published reason, NEW before the first."""
 
     @property
     def estimate(self) -> Estimate | None: ...

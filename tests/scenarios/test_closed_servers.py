@@ -70,3 +70,14 @@ def test_a_short_job_starts_before_a_reservation_however_many_long_ones_come_fir
         "unknown", "short"
     )
     story.waits("long29", Reason.RESERVED_SERVERS)
+
+
+def test_the_first_cycle_after_a_restart_knows_whose_servers_are_reserved() -> None:
+    story = cluster("1x4:V100 1x4:A100", policy("asrpt", guard_share=0.5)).reserve(1, from_s=0.0, until_s=100.0)
+    for number in range(30):
+        story.job(f"a100-{number}", runs_s=10, gpu_type="A100")
+    story.until(0).job("other", runs_s=10, gpu_type="V100", at_s=1).until(1).starts("other")
+    for _ in range(2):
+        assert story.engine._state.guard.tier(story.ids["a100-0"]) == 1
+        story.waits("a100-0", Reason.RESERVED_SERVERS).waits("a100-29", Reason.RESERVED_SERVERS)
+        story.restart().cycle()
