@@ -213,8 +213,9 @@ class RankedPolicy:
         victims_changed |= self.before(view, state, plan)
         state.ledger.sync(view)
 
-        # 2. Guard the jobs that have waited longest.
+        # 2. Guard the jobs that have waited longest. It looks again at those that lacked servers; then their reasons are old.
         victims_changed |= update_guard(self, view, state, plan)
+        state.reasons.forget_servers()
 
         # 3. Reservations: release those that cannot be kept, start the jobs whose GPUs are free, reserve for an overdue job.
         released = release_lost_reservations(view, state)

@@ -88,6 +88,7 @@ class SchedulerState:
         self.scan.valid = False
         self.usable_fit.servers_changed()
         self.guard.take_back()
+        self.reasons.unchecked = True
 
     def dump(self) -> dict[str, Any]:
         """When delays began, which jobs are guarded and what projects have used: none follows from the jobs."""

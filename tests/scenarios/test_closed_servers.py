@@ -81,3 +81,17 @@ def test_the_first_cycle_after_a_restart_knows_whose_servers_are_reserved() -> N
         assert story.engine._state.guard.tier(story.ids["a100-0"]) == 1
         story.waits("a100-0", Reason.RESERVED_SERVERS).waits("a100-29", Reason.RESERVED_SERVERS)
         story.restart().cycle()
+
+
+@pytest.mark.parametrize("name", ["asrpt", "fifo", "easy", "sjf"])
+def test_no_job_waits_for_servers_that_have_come_back(name: str) -> None:
+    """Of those that lacked servers only the first are tried: the others wait for these."""
+    story = cluster("1x4:V100 1x4:A100", policy(name)).reserve(1, from_s=0.0, until_s=100.0).drain(0)
+    for number in range(12):
+        story.job(f"a100-{number}", runs_s=500, gpu_type="A100").job(f"v100-{number}", runs_s=500, gpu_type="V100")
+    story.until(99)
+    assert {job.reason for job in map(story.record, story.ids)} >= {Reason.NO_SUCH_SERVERS, Reason.RESERVED_SERVERS}
+    story.resume(0).until(101)
+    reasons = {job.reason for job in map(story.record, story.ids)}
+    assert reasons.isdisjoint({Reason.NO_SUCH_SERVERS, Reason.RESERVED_SERVERS})
+    assert sum(story.record(job).attempts for job in story.ids) == 8
