@@ -78,7 +78,7 @@ class Leading:
         world = stack.engine.world
         context.clock.at_least(world.now_s)
         unfinished = [PredictionRequest(job.id, job.spec, job.submitted_at_s) for job in world.jobs.values()]
-        self._work_to_warm = warm_up(database, stack.predictor, stack.warming, unfinished)
+        self._work_to_warm = warm_up(database, stack.predictor, stack.warming, unfinished, stack.measured.predicted)
         self._closing.callback(self.trainer.close)
         self._scheduler = SteadyScheduler()
         self.loop = SchedulerLoop(

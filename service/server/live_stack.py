@@ -134,6 +134,7 @@ class LiveStack:
     shadow: Shadow | None
     phases: Phases
     health: HealthMonitor
+    measured: MetricsSink
 
 
 def gpus_of_host(settings: Settings) -> Sequence[GpuInfo] | None:
@@ -215,6 +216,7 @@ def make_live_stack(context: LeaderContext) -> LiveStack:
     health = HealthMonitor(settings, database, clock.now_s, partial(_count_sign, context.metrics), _gpu_watch(context))
     executor = PolledExecutor(fleet, partial(_store_progress, database, health))
     store = PatientStore(LeaderStore(database, lead, lead.token), lambda: warming.warm)
+    measured = MetricsSink(log.LogSink(), context.metrics)
     engine: Engine[Any] = Engine(
         MeasuredPolicy(watching[-1], phases),
         context.cluster,
@@ -223,12 +225,12 @@ def make_live_stack(context: LeaderContext) -> LiveStack:
             MeasuredExecutor(executor, phases),
             clock,
             MeasuredPredictor(warming, phases),
-            WatchingSink(HealthSink(MetricsSink(log.LogSink(), context.metrics), health), watching),
+            WatchingSink(HealthSink(measured, health), watching),
         ),
         Costs(settings.checkpoint_s, settings.restart_s),
         engine_settings(settings, lead.token, context.host),
     )
-    return LiveStack(engine, executor, predictor, warming, recorder, shadow, phases, health)
+    return LiveStack(engine, executor, predictor, warming, recorder, shadow, phases, health, measured)
 
 
 def engine_settings(settings: Settings, fencing_token: int, host: str) -> EngineSettings:

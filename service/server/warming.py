@@ -6,12 +6,12 @@ end are kept for the predictor. All other work continues: starts, stops, ends, c
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from sqlalchemy.exc import DBAPIError
 
-from policies.model.estimate import Attained, EndedJob, Prediction, PredictionRequest, Reported
+from policies.model.estimate import Attained, EndedJob, Estimate, Prediction, PredictionRequest, Reported
 from policies.model.ids import JobId
 from predictor.serving import LivePredictor
 from service.db.history import HISTORY_ROWS_MAX, ended_jobs, last_label
@@ -33,14 +33,19 @@ PREDICTION_ROWS_MAX = 10_000
 
 
 def warm_up(
-    database: Database, predictor: LivePredictor, warming: "WarmingPredictor", unfinished: Sequence[PredictionRequest]
+    database: Database,
+    predictor: LivePredictor,
+    warming: "WarmingPredictor",
+    unfinished: Sequence[PredictionRequest],
+    predicted: Callable[[JobId, Estimate], None],
 ) -> Callable[[], None] | None:
     """Read a short history at once and return None. For a long one return the function that reads it.
 
-    The history ends with the newest label of now. The loop reports later ends, and no job may be learnt twice.
+    The history ends with the newest label of now. The loop reports later ends, and no job may be learnt twice. ``predicted`` is
+    called with the first prediction of each unfinished job.
     """
     last = last_label(database)
-    work = partial(_read_history, database, predictor, unfinished, last)
+    work = partial(_read_history, database, predictor, unfinished, predicted, last)
     if last + len(unfinished) > WARM_ROWS_AT_ONCE:
         return partial(_keep_out_of_collection, work)
     warming.warm_with(work)
@@ -48,10 +53,21 @@ def warm_up(
 
 
 def _read_history(
-    database: Database, predictor: LivePredictor, unfinished: Sequence[PredictionRequest], last: int
+    database: Database,
+    predictor: LivePredictor,
+    unfinished: Sequence[PredictionRequest],
+    predicted: Callable[[JobId, Estimate], None],
+    last: int,
 ) -> None:
-    predictions = first_predictions(database, PREDICTION_ROWS_MAX, [request.job for request in unfinished])
-    predictor.warm(ended_jobs(database, newest=HISTORY_ROWS_MAX, last=last), unfinished, predictions)
+    jobs = {request.job for request in unfinished}
+
+    def predictions() -> Iterator[tuple[JobId, Prediction]]:
+        for job, prediction in first_predictions(database, PREDICTION_ROWS_MAX, sorted(jobs)):
+            if job in jobs:
+                predicted(job, prediction.estimate)
+            yield job, prediction
+
+    predictor.warm(ended_jobs(database, newest=HISTORY_ROWS_MAX, last=last), unfinished, predictions())
 
 
 def _keep_out_of_collection(work: Callable[[], None]) -> None:

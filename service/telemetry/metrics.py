@@ -5,6 +5,8 @@ of unbounded number. Events (transitions, cycles, requests) are counted when the
 each scrape (:mod:`service.telemetry.scrape`).
 """
 
+from typing import NamedTuple
+
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
 from policies.lifecycle import TERMINAL, Cause, JobState
@@ -68,7 +70,7 @@ class Metrics:
         self.health_signs = self._counter("health_signs", "Signs of faulty servers that became events.", "sign")
         self.prediction_error = self._histogram(
             "prediction_error_ratio",
-            "First predicted median of an ended job, or the first since the service leads, over the actual value.",
+            "First predicted median of an ended job over the actual value.",
             ERROR_BUCKETS,
             "source",
         )
@@ -89,13 +91,26 @@ class Metrics:
         return Histogram(f"{NAMESPACE}_{name}", meaning, labels, registry=self.registry, buckets=buckets)
 
 
+class _FirstPrediction(NamedTuple):
+    """Its median and unit, and the kind of its source: all that its error needs."""
+
+    median: float
+    unit: Unit
+    kind: str
+
+
 class MetricsSink:
     """Counts transitions and cycles, then passes them on. O(1) per transition."""
 
     def __init__(self, inner: Sink, metrics: Metrics) -> None:
         self._inner = inner
         self._metrics = metrics
-        self._first: dict[JobId, Estimate] = {}
+        self._first: dict[JobId, _FirstPrediction] = {}
+
+    def predicted(self, job: JobId, estimate: Estimate) -> None:
+        """Note the first prediction of an unfinished job. Later ones are ignored."""
+        if job not in self._first:
+            self._first[job] = _FirstPrediction(estimate.median, estimate.unit, source_kind(estimate))
 
     def transition(self, event: JobEvent, job: JobRecord) -> None:
         """Count the transition, then pass it on."""
@@ -134,19 +149,19 @@ class MetricsSink:
             self._metrics.server_events.labels(event.kind.value).inc()
         for job, write in batch.writes.items():
             if write.prediction is not None:
-                self._first.setdefault(job, write.prediction.estimate)
+                self.predicted(job, write.prediction.estimate)
             if write.job.finished:
-                self._score(write, self._first.pop(job, write.job.estimate))
+                self._score(write, self._first.pop(job, None))
         self._inner.cycle(batch)
 
-    def _score(self, write: JobWrite, estimate: Estimate | None) -> None:
+    def _score(self, write: JobWrite, first: "_FirstPrediction | None") -> None:
         """Later estimates have seen how the job ran: shortly before its end they are always right."""
         label = write.label
-        if estimate is None or label is None:
+        if first is None or label is None:
             return
-        actual = label.iterations if estimate.unit is Unit.ITERATIONS else label.service_s
+        actual = label.iterations if first.unit is Unit.ITERATIONS else label.service_s
         if actual is not None and actual > 0.0:
-            self._metrics.prediction_error.labels(source_kind(estimate)).observe(estimate.median / actual)
+            self._metrics.prediction_error.labels(first.kind).observe(first.median / actual)
 
 
 def source_kind(estimate: Estimate) -> str:

@@ -12,6 +12,7 @@ import pytest
 from policies.decision.queue_order import QueueWanted
 from policies.lifecycle import JobState
 from policies.model.cluster import Cluster, Server
+from policies.model.estimate import Estimate, Prediction, Unit
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from policies.model.shares import Shares
@@ -22,13 +23,14 @@ from service.db.prediction_log import first_predictions
 from service.db.servers import enroll
 from service.db.session import Database
 from service.db.store import SqlStore
+from service.engine.ports import CycleBatch
 from service.executors.fake import FakeExecutor
 from service.runtime.steady_clock import SteadyClock
 from service.server import warming
 from service.server.leading import Leading
 from service.server.live_stack import HostExecutor, LeaderContext
 from service.telemetry.metrics import Metrics
-from tests.conformance.store_suite import Driver
+from tests.conformance.store_suite import Driver, ended, touched
 
 SPEC = JobSpec("train", "ada", 1, command=("true",))
 
@@ -126,3 +128,29 @@ def test_the_api_is_told_of_held_gpus_the_newest_cycle_and_the_queue(
         assert eventually(lambda: (leader.status().duration_s or 0.0) > 0.0)
     finally:
         leader.close()
+
+
+@pytest.mark.parametrize("rows_at_once", [100, 0])
+def test_the_error_of_a_job_from_before_a_restart_is_that_of_its_first_prediction(
+    context: LeaderContext, database: Database, monkeypatch: pytest.MonkeyPatch, rows_at_once: int
+) -> None:
+    """The estimate that the restarted service loads has seen the job run."""
+    submit(database, 1)
+    driver = Driver(SqlStore(database))
+    [job] = driver.admit()
+    for total_s in (20.0, 100.0):
+        write = touched(job)
+        job.estimate = Estimate((total_s,), Unit.SERVICE_S, "recurrence: 3 past runs", seconds_per_unit=1.0)
+        write.prediction = Prediction(job.estimate)
+        driver.commit(write)
+    monkeypatch.setattr(warming, "WARM_ROWS_AT_ONCE", rows_at_once)
+    leader = Leading(context)
+    try:
+        leader.start()
+        assert eventually(lambda: leader.stack.warming.warm)
+        writes = {job.id: ended(job, iterations=None, service_s=100.0)}
+        leader.stack.measured.cycle(CycleBatch(9, 200.0, (), (), writes=writes))
+    finally:
+        leader.close()
+    bucket = {"source": "recurrence", "le": "0.25"}
+    assert context.metrics.registry.get_sample_value("sooner_prediction_error_ratio_bucket", bucket) == 1
