@@ -14,7 +14,7 @@ import typer
 
 from service.cli.connect import connect
 from service.cli.fail import fail
-from service.cli.job_tables import JOBS, total, when
+from service.cli.job_tables import JOBS, note_of_etas, total, when
 from service.cli.output import Answer, Column, Style, Table, show, show_rows
 from service.cli.selectors import select
 from service.client import TERMINAL_STATES, ApiError, Client
@@ -93,16 +93,16 @@ class Outlook:
         return f" Expected start {spread(found['start_at'], found['made_at'])}."
 
     def note(self, jobs: Sequence[JobDocument]) -> str:
-        """Why ETAs are missing, each reason once."""
+        """Why ETAs are missing."""
         if self._missing:
             return f"ETA: {self._missing}"
-        found = [self._found.get(job["id"]) for job in jobs if job["state"] not in TERMINAL_STATES]
-        reasons = [
-            "A new job has a forecast after the next cycle." if each is None else each["reason"]
-            for each in found
-            if each is None or each["finish_at"] is None
-        ]
-        return "\n".join(f"ETA: {reason}" for reason in dict.fromkeys(reasons) if reason)
+        return note_of_etas([(job["id"], self._reason(job)) for job in jobs if job["state"] not in TERMINAL_STATES])
+
+    def _reason(self, job: JobDocument) -> str | None:
+        found = self._found.get(job["id"])
+        if found is None:
+            return "A new job has a forecast after the next cycle."
+        return found["reason"] if found["finish_at"] is None else None
 
     def table(self) -> Table[JobDocument]:
         """The columns of jobs with their ETA."""

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from service.wire.predictions import ContributionsDocument, PredictionDetailsDocument
 
 
+_LISTED_MAX = 5
+"""Jobs that a note names; the others are counted."""
+
+
 def amount(value: float) -> str:
     """A count for people: ``1,200``."""
     return f"{value:,.0f}"
@@ -68,10 +72,27 @@ def eta(job: JobDocument) -> str:
     return when(job["eta"])
 
 
-def eta_note(jobs: list[JobDocument]) -> str:
-    """Why ETAs are missing, each reason once."""
-    reasons = dict.fromkeys(job["eta_reason"] for job in jobs if job["eta"] is None and job["eta_reason"])
-    return "\n".join(f"ETA: {reason}" for reason in reasons)
+def eta_note(jobs: Sequence[JobDocument]) -> str:
+    """Why ETAs are missing."""
+    return note_of_etas([(job["id"], job["eta_reason"] if job["eta"] is None else None) for job in jobs])
+
+
+def note_of_etas(reasons: Sequence[tuple[int, str | None]]) -> str:
+    """Why the ETAs of jobs are missing (None: not missing), each reason once with its jobs, unless it is that of all."""
+    jobs: dict[str, list[int]] = {}
+    for job, reason in reasons:
+        if reason:
+            jobs.setdefault(reason, []).append(job)
+    return "\n".join(
+        f"ETA{'' if len(of) == len(reasons) else f' of {_listed(of)}'}: {reason}" for reason, of in jobs.items()
+    )
+
+
+def _listed(jobs: Sequence[int]) -> str:
+    """``job 7``, ``jobs 7, 8, 9``, ``jobs 1, 2, 3, 4, 5 and 20 others``."""
+    more = len(jobs) - _LISTED_MAX
+    others = f" and {count_of(more, 'other')}" if more > 0 else ""
+    return f"job{'s' if len(jobs) > 1 else ''} {', '.join(map(str, jobs[:_LISTED_MAX]))}{others}"
 
 
 def source(job: JobDocument) -> str:

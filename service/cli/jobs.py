@@ -74,7 +74,7 @@ class JobFilters:
 
 def jobs_answer(jobs: Sequence[JobDocument], note: str | None = None) -> Answer[JobDocument]:
     """Jobs as every command shows them; without a ``note``, the reasons of the service for missing ETAs."""
-    shown = eta_note(list(jobs)) if note is None else note
+    shown = eta_note(jobs) if note is None else note
     return Answer(jobs, {"schema": "sooner.jobs/1", "jobs": list(jobs)}, shown)
 
 

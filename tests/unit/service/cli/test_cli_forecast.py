@@ -86,7 +86,10 @@ def test_the_queue_shows_the_eta_of_all_from_one_question(cli: CliWorld, monkeyp
     lines = result.stdout.splitlines()
     assert lines[1].split(maxsplit=7)[7] == FINISH_TEXT
     assert FINISH_TEXT not in lines[2] + lines[3]
-    assert result.stderr == ("ETA: It is held by a user.\nETA: A new job has a forecast after the next cycle.\n")
+    assert result.stderr == (
+        f"ETA of job {second}: It is held by a user.\n"
+        f"ETA of job {third}: A new job has a forecast after the next cycle.\n"
+    )
     assert asked == [1]
     assert cli.run("q", "--quiet").stdout.split() == [str(first), str(second), str(third)]
     assert cli.run("q", "-o", "job,name").exit_code == 0

@@ -106,15 +106,16 @@ def test_the_exit_code_of_an_earlier_attempt_is_not_that_of_the_running_one() ->
     assert column.text(job(servers=[])) == ""
 
 
-def test_each_reason_for_a_missing_eta_is_told_once() -> None:
+def test_each_reason_for_a_missing_eta_is_told_once_with_its_jobs() -> None:
     jobs = [
-        job(),
-        job(),
-        job(eta_reason="Held."),
-        job(eta_reason=None),
-        job(eta="2026-01-01T00:00:00Z", eta_reason="x"),
+        *(job(id=number) for number in range(1, 8)),
+        job(id=8, eta_reason="Held."),
+        job(id=9, eta_reason=None),
+        job(id=10, eta="2026-01-01T00:00:00Z", eta_reason="x"),
     ]
-    assert eta_note(jobs) == "ETA: There are no forecasts.\nETA: Held."
+    assert eta_note(jobs) == "ETA of jobs 1, 2, 3, 4, 5 and 2 others: There are no forecasts.\nETA of job 8: Held."
+    assert eta_note(jobs[4:8]) == "ETA of jobs 5, 6, 7: There are no forecasts.\nETA of job 8: Held."
+    assert eta_note(jobs[:7]) == "ETA: There are no forecasts.", "it is the reason of all"
 
 
 def test_a_duration_that_is_missing_is_an_empty_cell() -> None:
