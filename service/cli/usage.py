@@ -11,6 +11,7 @@ from service.cli.connect import connect
 from service.cli.fail import fail
 from service.cli.options import ProjectOption, UserOption
 from service.cli.output import Answer, Column, JsonFlag, Style, Table, show
+from service.domain.counts import gpu_hours
 
 if TYPE_CHECKING:
     from service.wire.access import UsageDocument, UsageRowDocument
@@ -19,14 +20,10 @@ if TYPE_CHECKING:
 GROUPS = ("day", "user", "project")
 
 
-def _hours(value: float) -> str:
-    return f"{value:,.1f}"
-
-
 _SUMS: tuple[Column[UsageRowDocument], ...] = (
-    Column("HELD", lambda row: _hours(row["held_gpu_h"]), right=True),
-    Column("USEFUL", lambda row: _hours(row["useful_gpu_h"]), right=True),
-    Column("WASTED", lambda row: _hours(row["wasted_gpu_h"]), right=True),
+    Column("HELD", lambda row: gpu_hours(row["held_gpu_h"]), right=True),
+    Column("USEFUL", lambda row: gpu_hours(row["useful_gpu_h"]), right=True),
+    Column("WASTED", lambda row: gpu_hours(row["wasted_gpu_h"]), right=True),
     Column("JOBS", lambda row: str(row["jobs"]), right=True),
     Column("ATTEMPTS", lambda row: str(row["attempts"]), right=True),
     Column("PREEMPTIONS", lambda row: str(row["preemptions"]), right=True),

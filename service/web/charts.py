@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any, Final, TypeVar
 
 from service.api.documents import instant, seconds_of
+from service.domain.counts import gpu_hours
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ def days_chart(first_day: str, last_day: str, rows: Iterable[Mapping[str, Any]])
             _place(0.8 * width),
             _place(100.0 * useful / top),
             _place(100.0 * wasted / top),
-            f"{group[0]}{f' to {group[-1]}' if len(group) > 1 else ''}: {useful:,.1f} useful, {wasted:,.1f} wasted",
+            f"{group[0]}{f' to {group[-1]}' if len(group) > 1 else ''}: {gpu_hours(useful)} useful, {gpu_hours(wasted)} wasted",
         )
         for number, (group, (useful, wasted)) in enumerate(zip(groups, sums, strict=True))
     ]

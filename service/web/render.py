@@ -8,7 +8,7 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from service.domain.counts import count_of
+from service.domain.counts import count_of, gpu_hours
 from service.domain.duration import words_of
 
 NOTHING: Final = "–"
@@ -41,6 +41,7 @@ def environment() -> Environment:
         "duration": duration,
         "seconds": seconds,
         "number": number,
+        "gpu_hours": gpu_hours,
         "count_of": count_of,
         "percent": percent,
     }

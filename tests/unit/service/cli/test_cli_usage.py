@@ -34,6 +34,15 @@ def test_a_table_of_gpu_hours(cli: CliWorld) -> None:
     assert shown.stderr == "GPU-hours from 2025-12-03 to 2026-01-01 (UTC)\n"
 
 
+def test_a_little_is_not_shown_as_nothing(cli: CliWorld) -> None:
+    row = {"held_gpu_s": 36.0, "useful_gpu_s": 0.0, "attempts": 1, "preemptions": 0, "jobs": 0}
+    with cli.world.database.writing() as session:
+        values = row | {"day": int(NOW_S // 86_400), "user": "bob", "project": ""}
+        session.connection().execute(insert(USAGE), [values])
+    shown = cli.run("usage", "--by", "user").stdout.splitlines()
+    assert shown[-1].split() == ["bob", "<0.1", "0.0", "<0.1", "0", "1", "0"]
+
+
 def test_days_csv_and_json(cli: CliWorld) -> None:
     lines = cli.run("usage", "--by", "day", "--from", "2025-12-31", "--to", "2025-12-31", "--csv").stdout.splitlines()
     assert lines[0].startswith("day,held_gpu_h,")

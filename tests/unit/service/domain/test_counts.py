@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.domain.counts import count_of
+from service.domain.counts import count_of, gpu_hours
 
 
 @pytest.mark.parametrize(
@@ -15,3 +15,11 @@ def test_a_count_says_how_many_of_what(count: int, words: str) -> None:
 
 def test_jobs_are_counted_unless_something_else_is_named() -> None:
     assert (count_of(1), count_of(1000)) == ("1 job", "1,000 jobs")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(0.0, "0.0"), (1e-9, "<0.1"), (0.049, "<0.1"), (0.05, "0.1"), (0.14, "0.1"), (4000.0, "4,000.0")],
+)
+def test_few_gpu_hours_are_not_none(value: float, words: str) -> None:
+    assert gpu_hours(value) == words
