@@ -48,9 +48,14 @@ def total(value: float, unit: str) -> str:
 
 
 def iterations(job: JobDocument) -> str:
-    """Iterations done and predicted, ``1,200/5,000``; where a time is predicted instead, ``1,200, ~2 h 10 min``."""
+    """Iterations done and predicted, ``1,200/5,000``; where a time is predicted instead, ``1,200, ~2 h 10 min``.
+
+    Of an ended job only those done: what was predicted of it is no total.
+    """
     done = "-" if job["iterations_done"] is None else amount(job["iterations_done"])
     prediction = job["prediction"]
+    if job["finished_at"] is not None:
+        return done
     if prediction is None:
         return f"{done}/-"
     predicted = total(prediction["p50"], prediction["unit"])

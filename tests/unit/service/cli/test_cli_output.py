@@ -86,6 +86,8 @@ def test_wide_terminals_cut_nothing() -> None:
         ({"prediction": None}, "600/-"),
         ({"prediction": None, "iterations_done": None}, "-/-"),
         ({"prediction": PREDICTION | {"unit": "service_s"}}, "600, ~20 min 35 s"),
+        ({"finished_at": "2026-01-02T00:00:00Z"}, "600"),
+        ({"finished_at": "2026-01-02T00:00:00Z", "iterations_done": None}, "-"),
     ],
 )
 def test_iterations_show_only_what_is_known(changes: dict[str, Any], expected: str) -> None:

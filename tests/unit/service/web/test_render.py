@@ -1,6 +1,8 @@
 """What templates make of values."""
 
 import math
+import re
+from typing import Any
 
 import pytest
 from jinja2 import UndefinedError
@@ -55,3 +57,21 @@ def test_times_carry_their_instant() -> None:
 def test_a_missing_value_is_an_error() -> None:
     with pytest.raises(UndefinedError):
         environment().from_string("{{ missing }}").render()
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({}, "600 of 1,235"),
+        ({"finished_at": "2026-01-01T00:00:00Z"}, "600"),
+        ({"prediction": {"unit": "service_s", "p50": 7800.0}}, "600"),
+        ({"prediction": None}, "600"),
+        ({"iterations_done": None}, "–"),
+    ],
+)
+def test_the_progress_of_a_job_is_of_a_total_only_while_iterations_are_predicted(
+    changes: dict[str, Any], shown: str
+) -> None:
+    job = {"finished_at": None, "iterations_done": 600.0, "prediction": {"unit": "iterations", "p50": 1235.0}} | changes
+    text = environment().from_string('{% import "macros.html" as m %}{{ m.progress(job) }}').render(job=job)
+    assert re.sub(r"<[^>]*>", "", text).strip() == shown
