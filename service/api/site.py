@@ -118,7 +118,7 @@ def _answer(folder: Path, request: Request) -> Response:
         # With the policy: a browser takes over the headers of this answer for the page that it keeps.
         return Response(status_code=304, headers=found.headers)
     headers = {**found.headers, "Content-Length": str(len(found.content))}
-    return Response(b"" if request.method == "HEAD" else found.content, headers=headers)
+    return Response(found.content, headers=headers)
 
 
 def _find(folder: Path, path: str) -> SiteFile | None:

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.access import origin_of
 from service.api.browser import is_change, session_cookie, wants_page
+from service.api.head import HeadAsGet
 from service.api.problems import MEDIA_TYPE
 from service.domain.access import Role
 from service.web.page import Page, endpoint, problem_page
@@ -170,6 +171,7 @@ def install(app: FastAPI) -> None:
         compresslevel=_COMPRESSION,
         exclude_content_types=_NOT_COMPRESSED,
     )
+    app.add_middleware(HeadAsGet)
     # Before those of the API, which takes longer to see that a path is none of its own.
     app.router.routes[:0] = [
         *(Route(page.path, endpoint(page, navigation), methods=["GET"]) for page in PAGES),
