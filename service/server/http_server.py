@@ -6,6 +6,9 @@ header either. uvicorn's own limit of connections counts silent ones, and above 
 """
 
 import asyncio
+import logging
+import math
+import resource
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,19 +16,24 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from service.config.settings import Settings
+from service.config.settings import Settings, env_name
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol as Protocol
 else:
     Protocol = AutoHTTPProtocol
 
+logger = logging.getLogger(__name__)
 
 HEAD_BYTES_MAX: Final = 64 * 1024
 """Largest request line and headers, not counting the last read: far more than Sooner's clients send."""
 
 BACKLOG: Final = 128
 """Connections that the kernel holds for the server. All of them may be accepted before the first one is closed."""
+
+_CONNECTIONS_RATIO: Final = 0.5
+_BACKLOG_RATIO: Final = 0.25
+"""Share of the files that the process may have open; the usual 1,024 are enough for the defaults."""
 
 _HEAD: Final = b"HTTP/1.1 "
 
@@ -199,14 +207,31 @@ class PromptProtocol(Protocol):
             self.transport.close()
 
 
+def files_max() -> float:
+    """Files and connections that this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return math.inf if soft == resource.RLIM_INFINITY else soft
+
+
 def http_server(app: ASGIApp, settings: Settings) -> uvicorn.Server:
-    """The server of the application."""
-    limits = {"request_timeout_s": settings.request_timeout_s, "opened": Connections(settings.connections_max)}
+    """The server of the application. Its connections leave files for the database, logs and attempts: a limit that is lower than
+    usual is not raised, because the programs of jobs would inherit that."""
+    open_max = files_max()
+    connections_max = int(min(settings.connections_max, open_max * _CONNECTIONS_RATIO))
+    if connections_max < settings.connections_max:
+        logger.warning(
+            "connections_max (%s) is %d, but this process may have %d files open (ulimit -n): at most %d connections are kept",
+            env_name("connections_max"),
+            settings.connections_max,
+            open_max,
+            connections_max,
+        )
+    limits = {"request_timeout_s": settings.request_timeout_s, "opened": Connections(connections_max)}
     return uvicorn.Server(
         uvicorn.Config(
             app,
             http=type("PromptProtocol", (PromptProtocol,), limits),
-            backlog=BACKLOG,
+            backlog=int(min(BACKLOG, open_max * _BACKLOG_RATIO)),
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
             log_config=None,

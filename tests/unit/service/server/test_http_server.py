@@ -2,12 +2,14 @@
 
 import asyncio
 import socket
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
+import pytest
 from starlette.types import Receive, Scope, Send
 
 from service.config.settings import Settings
+from service.server import http_server
 from service.server.http_server import HEAD_BYTES_MAX, JoinedWrites
 from tests.api.live import listening
 from tests.local_executor import wait_for
@@ -121,3 +123,27 @@ def test_a_head_is_sent_with_its_body_or_else_in_the_next_pass_of_the_loop() -> 
         return below.sent
 
     assert asyncio.run(answers()) == [b"HTTP/1.1 200 OK\r\n\r\nbody", b"more", head, b"event", head, b"closed"]
+
+
+def test_idle_connections_leave_files_to_a_process_that_may_open_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(http_server, "files_max", lambda: 8)
+    with ExitStack() as stack:
+        address = stack.enter_context(listening(_refuses, Settings(data_dir=tmp_path)))
+        clients = []
+        for _ in range(5):
+            clients.append(stack.enter_context(closing(socket.create_connection(address))))
+            clients[-1].sendall(LINES)
+            assert clients[-1].recv(20).startswith(b"HTTP/1.1 413 ")
+        clients[0].settimeout(60.0)
+        while _received(clients[0]):
+            pass  # until it is closed
+    assert "is 500, but this process may have 8 files open (ulimit -n): at most 4 connections are kept" in caplog.text
+
+
+def _received(client: socket.socket) -> bytes:
+    try:
+        return client.recv(4096)
+    except ConnectionResetError:
+        return b""
