@@ -19,6 +19,7 @@ from service.api.token import TOKEN_FILE
 from service.cli.fail import EXIT_FAILED, EXIT_USAGE, fail
 from service.client import ApiError, AsyncClient, Client, ClientError, Unreachable
 from service.client.connection import TOKEN_RULE, can_be_sent
+from service.client.errors import REFUSED
 from service.config.environment import LocalService, is_loopback, service_url, usual_service
 from service.domain.api_key import KEY_PREFIX
 
@@ -81,9 +82,9 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except Unreachable as error:
-        # Only on its own machine can a service be started.
-        advice = "; to start the service, run: sooner serve" if is_loopback(httpx.URL(error.url).host) else ""
-        fail(f"{error}{advice}", EXIT_FAILED)
+        # Only on its own machine can a service be started, and only where nothing listens yet.
+        absent = error.cause == REFUSED and is_loopback(httpx.URL(error.url).host)
+        fail(f"{error}{'; to start the service, run: sooner serve' if absent else ''}", EXIT_FAILED)
     except ApiError as error:
         for fault in error.errors if len(error.errors) > 1 else ():
             where = fault.get("pointer", fault.get("parameter", ""))

@@ -10,6 +10,10 @@ class ClientError(Exception):
     """A request without a usable answer; ``str()`` is one line for a person."""
 
 
+REFUSED = "connection refused"
+"""The cause where nothing listens."""
+
+
 class Unreachable(ClientError):
     """There is no service at ``url``; ``cause`` is the error of the connection."""
 
@@ -56,7 +60,7 @@ def unreachable(address: str, error: Exception) -> Unreachable:
     """Why the service at ``address`` gave no answer. ``error`` is its cause."""
     why = _line_of(error)
     if isinstance(error, httpx.ConnectError):
-        why = "connection refused" if _is_refused(error) else _why_not_connected(why)
+        why = REFUSED if _is_refused(error) else _why_not_connected(why)
     elif isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
         why = why.rstrip(".")
         if address.startswith("http:"):

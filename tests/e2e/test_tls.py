@@ -80,6 +80,7 @@ def test_services_and_the_command_line_over_tls(two: list[TlsService], pair: tup
     code, _, errors = leader.command("q", SOONER_TLS_CA=str(other_cert))
     assert (code, errors.count("\n")) == (1, 1)
     assert "its certificate is not trusted: self-signed certificate; SOONER_TLS_CA names" in errors
+    assert "sooner serve" not in errors, "it runs already"
     code, _, errors = leader.command("q", SOONER_URL=leader.url.replace("https", "http"))
     assert (code, errors.count("\n")) == (1, 1)
     assert "its address begins with https://" in errors

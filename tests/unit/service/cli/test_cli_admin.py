@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from pydantic import TypeAdapter
 from sqlalchemy import insert, update
 from typer.testing import CliRunner
@@ -22,7 +23,7 @@ from policies.model.cluster import Server
 from policies.model.estimate import EndedJob
 from service.cli import connect, guard, models
 from service.cli.main import app
-from service.client import ApiError
+from service.client import ApiError, Unreachable
 from service.client.jobs import Jobs
 from service.config.settings import Settings
 from service.db.history import ended_jobs
@@ -388,6 +389,14 @@ def test_a_service_that_does_not_run_is_one_line_with_the_remedy(
     monkeypatch.setenv("SOONER_URL", "nonsense")
     wrong = RUNNER.invoke(app, ["q"])
     assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)
+
+
+def test_where_something_listens_the_remedy_is_not_to_start_a_service(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit), connect.refusals():
+        raise Unreachable("https://127.0.0.1:9", "its certificate is not trusted: self-signed certificate")
+    assert capsys.readouterr().err == (
+        "error: cannot reach Sooner at https://127.0.0.1:9 (its certificate is not trusted: self-signed certificate)\n"
+    )
 
 
 def test_without_the_token_the_refusal_says_where_it_is(cli: CliWorld, tmp_path: Path) -> None:
