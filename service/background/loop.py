@@ -147,7 +147,7 @@ class SchedulerLoop:
         if self._nudged or self._closed:
             return
         self._nudged = True
-        self._once(self._cycle, max(self._clock.now_s(), self._rest_until_s))
+        self._once(self._answer, max(self._clock.now_s(), self._rest_until_s))
 
     def read(self, look: Callable[[Engine[Any]], Answer]) -> Answer:
         """Call ``look`` with the engine between two cycles. Raises Busy if none ends within :data:`READ_WAIT_S`."""
@@ -171,6 +171,18 @@ class SchedulerLoop:
         except StoreUnavailable:
             due = not self._failed  # the cycle meets the same error, logs it once and fails
         if due:
+            self._cycle()
+
+    def _answer(self) -> None:
+        """Run the cycle that a nudge requested, unless one has begun since."""
+        with self._lock:
+            # A cycle that was under way at the nudge has ended now, and its rest has begun.
+            rest_until_s = self._rest_until_s
+        if not self._nudged:
+            return
+        if self._clock.now_s() < rest_until_s:
+            self._once(self._answer, rest_until_s)
+        else:
             self._cycle()
 
     def _wake(self) -> None:
