@@ -1,7 +1,7 @@
 """The share of the work that arrives in gangs of at least half the cluster, and whether servers should be filled."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from policies.model.view import ClusterView, JobView
@@ -72,5 +72,5 @@ class GangMix:
             self.filling = self.share >= (FILL_UNTIL if self.filling else FILL_FROM)
 
     def dump(self) -> dict[str, Any]:
-        """All of it: it does not follow from the jobs."""
-        return asdict(self)
+        """All of it: it does not follow from the jobs. Every cycle that is recorded has one, so the numbers are not copied."""
+        return {each.name: getattr(self, each.name) for each in fields(self)} | {"recent": list(self.recent)}
