@@ -38,6 +38,8 @@ def layer_graph(layers: Sequence[Layer], edges: Sequence[tuple[str, str]]) -> La
             raise GraphError(f"/layers/{i}/name", f"layer {layer.name!r} is already layer {position[layer.name]}")
         position[layer.name] = i
     pairs = _positions(edges, position)
+    if all(tail < head for tail, head in pairs):
+        return LayerGraph(tuple(layers), tuple(sorted(pairs)))
     order = _topological(len(layers), pairs)
     if len(order) < len(layers):
         path, closing = _cycle(pairs, set(range(len(layers))) - set(order))

@@ -6,8 +6,10 @@ Layer values are for one global mini-batch on one reference GPU (papers: A-SRPT'
 
 from dataclasses import dataclass
 
+from policies.model.value import value
 
-@dataclass(frozen=True, slots=True)
+
+@value
 class Layer:
     """One layer.
 

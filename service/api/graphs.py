@@ -219,14 +219,6 @@ def _layers_graph(
     edges_fit = _check_number("edges", body.edges, settings.edges_max, faults)
     if not (layers_fit and edges_fit):
         return None
-    # All broken names are collected here, because building the graph stops at the first.
-    broken = list(_broken_names(body))
-    for detail, path in broken:
-        faults.add(detail, "graph", *path)
-    if not any(layer.forward_s + layer.backward_s > 0 for layer in body.layers):
-        faults.add("must have a layer that takes time", "graph", "layers")
-    if broken:
-        return None
     # One by one, and not by model_dump: graphs have hundreds of layers.
     layers = [
         Layer(
@@ -239,10 +231,20 @@ def _layers_graph(
         )
         for each in body.layers
     ]
+    graph, failure = None, None
     try:
         graph = layer_graph(layers, [(tail, head) for tail, head in body.edges])
     except GraphError as error:
-        faults.add_graph(error, "graph")
+        failure = error
+    # All broken names are collected, because building the graph stops at the first.
+    broken = [] if failure is None else list(_broken_names(body))
+    for detail, path in broken:
+        faults.add(detail, "graph", *path)
+    if not any(layer.forward_s + layer.backward_s > 0 for layer in body.layers):
+        faults.add("must have a layer that takes time", "graph", "layers")
+    if failure is not None and not broken:
+        faults.add_graph(failure, "graph")
+    if graph is None:
         return None
     return graph if gpu_type is None else _on_reference(graph, gpu_type, cluster)
 
