@@ -1,6 +1,6 @@
 """A store in memory, for the simulator and for forecasts."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from itertools import islice
 
@@ -14,11 +14,12 @@ class MemoryStore:
     """Implements :class:`service.engine.ports.Store`, beginning with ``world``.
 
     The store returns the same record objects that it was given, never fails and keeps no commits. A simulation loads the
-    world once.
+    world once. ``needed``: jobs that later submissions need; their records are kept.
     """
 
-    def __init__(self, world: StoredWorld | None = None) -> None:
+    def __init__(self, world: StoredWorld | None = None, needed: Set[JobId] = frozenset()) -> None:
         self._world = world or StoredWorld()
+        self._needed = needed
         self._requests: dict[int, EngineRequest] = {}
         self._next_request = 1
         self._submitted: dict[JobId, JobRecord] = {}
@@ -42,7 +43,7 @@ class MemoryStore:
         return self._world
 
     def jobs(self, ids: Sequence[JobId]) -> list[JobRecord]:
-        """Those of the jobs that are submitted and not yet admitted, by ascending id."""
+        """Those of the jobs that are submitted and either needed or not yet admitted, by ascending id."""
         return [self._submitted[job_id] for job_id in sorted(ids) if job_id in self._submitted]
 
     def pending_requests(self, limit: int) -> Sequence[EngineRequest]:
@@ -61,6 +62,7 @@ class MemoryStore:
             if write.requests and job_id not in dropped:
                 for request_id in write.requests:
                     del self._requests[request_id]
-                self._submitted.pop(job_id, None)
+                if job_id not in self._needed:
+                    self._submitted.pop(job_id, None)
         for request_id in batch.requests:
             del self._requests[request_id]

@@ -135,7 +135,7 @@ class Simulator:
         self._arrivals = iter(jobs)
         self._next: SimJob | None = next(self._arrivals, None)
         self.clock = SimClock(self._next.row.submit_time_s if self._next is not None else 0.0)
-        self.store = MemoryStore()
+        self.store = MemoryStore(needed={needed for job in jobs for needed in job.spec.needs})
         # These hold a job from its submission to its end.
         self._present: dict[JobId, SimJob] = {}
         self._truths: dict[JobId, JobTruth] = {}

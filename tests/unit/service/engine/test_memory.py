@@ -24,6 +24,13 @@ def test_the_memory_store_returns_the_same_record_and_forgets_it_after_admission
     assert store.load().jobs == []
 
 
+def test_the_memory_store_keeps_jobs_that_are_needed() -> None:
+    store, record = MemoryStore(needed={JobId(1)}), job()
+    request = store.submit(record)
+    store.commit(CycleBatch(1, 0.0, (), (), writes={record.id: JobWrite(record, 0, requests=[request.id])}))
+    assert store.jobs([JobId(1), JobId(2)]) == [record]
+
+
 def test_the_durable_store_keeps_a_copy() -> None:
     store, record = DurableStore(), job()
     store.submit(record)

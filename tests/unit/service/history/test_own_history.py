@@ -311,6 +311,14 @@ def test_the_simulator_uses_priorities_and_dependencies() -> None:
     assert ends == {"3": 100.0, "1": 200.0, "2": 300.0}
 
 
+@pytest.mark.parametrize("needs", ["after", "after_any"])
+def test_a_job_may_need_one_that_has_ended_before_its_submission(needs: str) -> None:
+    jobs = [past(1), past(2, submitted_at_s=2000.0, spec=replace(SPEC, **{needs: (JobId(1),)}))]
+    prepared = simulated_jobs(own_history(jobs, CLUSTER, None, carry=False), CLUSTER)
+    done = run_jobs(prepared, CLUSTER, make_policy("fifo"), "oracle", OPTIONS)
+    assert {outcome.job_id: outcome.finish_time_s for outcome in done.outcomes} == {"1": 100.0, "2": 1100.0}
+
+
 def test_a_failed_job_has_done_the_work_after_its_last_checkpoint(database: Database) -> None:
     """Its record was taken back to the checkpoint; its label says what it had done."""
     live(database, "fifo", [WorkloadJob("a", 0.0, 8, 100.0)])
