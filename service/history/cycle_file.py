@@ -45,7 +45,7 @@ def cycle_document(snapshot: CycleSnapshot) -> dict[str, Any]:
     """The document of a recorded cycle."""
     world = snapshot.world
     arrays: dict[str, dict[str, Any]] = {}
-    document = {
+    return {
         "schema": SCHEMA,
         "cycle": snapshot.cycle,
         "now_s": world.now_s,
@@ -55,13 +55,13 @@ def cycle_document(snapshot: CycleSnapshot) -> dict[str, Any]:
         "costs": encode(world.costs),
         "servers": [encode(record) for record in world.servers],
         "jobs": [_job_document(job, arrays) for job in world.jobs],
+        "arrays": arrays,
         "windows": [encode(window) for window in world.windows],
         "dump": snapshot.dump,
         "changes": encode_changes(snapshot.changes),
         "actions": encode_actions(snapshot.actions),
         "wake_at_s": snapshot.wake_at_s,
     }
-    return document | ({"arrays": arrays} if arrays else {})
 
 
 def read_cycle(document: object) -> CycleSnapshot:

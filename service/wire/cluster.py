@@ -187,6 +187,8 @@ class CycleSnapshotDocument(TypedDict):
     costs: dict[str, Any]
     servers: list[dict[str, Any]]
     jobs: list[dict[str, Any]]
+    arrays: Annotated[dict[str, dict[str, Any]], Field(description="The specifications of arrays, by their numbers.")]
+    windows: Annotated[list[dict[str, Any]], Field(description="Reservations of servers.")]
     dump: Annotated[dict[str, Any], Field(description="The policy state before the decision.")]
     changes: dict[str, Any]
     actions: dict[str, Any]

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 from httpx import Client
 
+from policies.model.ids import ServerIndex
+from policies.model.server_reservation import ServerReservation
 from service.history.cycle_file import read_cycle
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem
-from tests.unit.service.history.test_replay import recorded, snapshots
+from tests.unit.service.history.test_replay import recorded, snapshots, with_array
 
 
 def test_recorded_cycles_are_listed_and_read_back(client: Client, world: World) -> None:
@@ -36,3 +38,14 @@ def test_the_present_is_a_cycle_without_a_decision(client: Client, world: World)
     again = read_cycle(client.get("/v1/snapshots/now").json())
     assert (again.cycle, again.changes, again.actions) == (kept.cycle, [], [])
     assert again.world == kept.world
+
+
+def test_arrays_and_reservations_are_read_back(client: Client, world: World) -> None:
+    kept = with_array({"note": "sweep"})
+    window = ServerReservation(1, (ServerIndex(0),), 10.0, 20.0, "ada")
+    kept = replace(kept, world=replace(kept.world, windows=(window,)))
+    world.snapshots, world.present = {kept.cycle: kept}, kept
+    for path in (f"/v1/cycles/{kept.cycle}/snapshot", "/v1/snapshots/now"):
+        again = read_cycle(client.get(path).json()).world
+        assert [job.spec for job in again.jobs] == [replace(job.spec, command=(), env={}) for job in kept.world.jobs]
+        assert again.windows == (window,)

@@ -173,7 +173,7 @@ def test_a_document_has_no_commands_or_environments() -> None:
     assert "hunter2" not in text
 
 
-def _with_array(labels: dict[str, str]) -> CycleSnapshot:
+def with_array(labels: dict[str, str]) -> CycleSnapshot:
     """A cycle with ten elements of an array and a single job."""
     snapshot = snapshots(recorded([(0, 1, 5)], "fifo"))[0]
     [job] = snapshot.world.jobs
@@ -187,7 +187,7 @@ def _with_array(labels: dict[str, str]) -> CycleSnapshot:
 
 
 def test_the_spec_of_an_array_is_written_once() -> None:
-    snapshot = _with_array({"note": "x" * 10_000})
+    snapshot = with_array({"note": "x" * 10_000})
     document = json.loads(json.dumps(cycle_document(snapshot)))
     assert len(json.dumps(document)) < 3 * 10_000
     again = read_cycle(document).world.jobs
@@ -196,7 +196,7 @@ def test_the_spec_of_an_array_is_written_once() -> None:
 
 
 def test_an_element_without_the_spec_of_its_array_is_refused() -> None:
-    document = cycle_document(_with_array({}))
+    document = cycle_document(with_array({}))
     with pytest.raises(CycleFileError, match="'20' is missing"):
         read_cycle(document | {"arrays": {}})
     with pytest.raises(CycleFileError, match="array 20 is that of a single job"):
@@ -205,7 +205,7 @@ def test_an_element_without_the_spec_of_its_array_is_refused() -> None:
 
 def test_a_document_of_the_first_version_keeps_the_meaning_of_its_schedules() -> None:
     """In it ``1f1b`` never flushed, and ``sync`` was what is now called 1F1B."""
-    snapshot = _with_array({"schedule": "1f1b"})
+    snapshot = with_array({"schedule": "1f1b"})
     single, *elements = snapshot.world.jobs
     graph = StageGraph((Stage("a", 1.0, 1.0, 1), Stage("b", 1.0, 1.0, 1)), ((0, 1, 1),))
     for job, old in ((single, "1f1b"), (elements[0], "sync")):
