@@ -26,6 +26,7 @@ from service.db.codec import (
     encode_actions,
     encode_changes,
 )
+from service.engine.limits import LimitOwner, OwnerLimit
 from service.engine.record import JobRecord, ServerRecord
 from service.engine.world import Costs
 from service.history.cycles import CycleSnapshot
@@ -56,6 +57,7 @@ def cycle_document(snapshot: CycleSnapshot) -> dict[str, Any]:
         "servers": [encode(record) for record in world.servers],
         "jobs": [_job_document(job, arrays) for job in world.jobs],
         "arrays": arrays,
+        "limits": [{"owner": encode(owner), "limit": encode(limit)} for owner, limit in world.limits.items()],
         "windows": [encode(window) for window in world.windows],
         "dump": snapshot.dump,
         "changes": encode_changes(snapshot.changes),
@@ -103,6 +105,9 @@ def _read(document: Mapping[str, Any]) -> CycleSnapshot:
         costs=decode(Costs, document["costs"]),
         servers=tuple(decode(ServerRecord, each) for each in document["servers"]),
         jobs=tuple(_job(each, arrays) for each in document["jobs"]),
+        limits={
+            decode(LimitOwner, each["owner"]): decode(OwnerLimit, each["limit"]) for each in document.get("limits", ())
+        },
         windows=tuple(decode(ServerReservation, each) for each in document.get("windows", ())),
     )
     _check(world)

@@ -188,6 +188,7 @@ class CycleSnapshotDocument(TypedDict):
     servers: list[dict[str, Any]]
     jobs: list[dict[str, Any]]
     arrays: Annotated[dict[str, dict[str, Any]], Field(description="The specifications of arrays, by their numbers.")]
+    limits: Annotated[list[dict[str, Any]], Field(description="GPU limits and pauses, each with its owner.")]
     windows: Annotated[list[dict[str, Any]], Field(description="Reservations of servers.")]
     dump: Annotated[dict[str, Any], Field(description="The policy state before the decision.")]
     changes: dict[str, Any]

@@ -6,6 +6,7 @@ from httpx import Client
 
 from policies.model.ids import ServerIndex
 from policies.model.server_reservation import ServerReservation
+from service.engine.limits import QUEUE, LimitOwner, OwnerLimit, Scope
 from service.history.cycle_file import read_cycle
 from tests.api.conftest import World
 from tests.api.helpers import assert_problem
@@ -40,12 +41,13 @@ def test_the_present_is_a_cycle_without_a_decision(client: Client, world: World)
     assert again.world == kept.world
 
 
-def test_arrays_and_reservations_are_read_back(client: Client, world: World) -> None:
+def test_arrays_limits_and_reservations_are_read_back(client: Client, world: World) -> None:
     kept = with_array({"note": "sweep"})
     window = ServerReservation(1, (ServerIndex(0),), 10.0, 20.0, "ada")
-    kept = replace(kept, world=replace(kept.world, windows=(window,)))
+    limits = {LimitOwner(Scope.PROJECT, "nlp"): OwnerLimit(4), QUEUE: OwnerLimit(paused=True, pause_reason="disks")}
+    kept = replace(kept, world=replace(kept.world, limits=limits, windows=(window,)))
     world.snapshots, world.present = {kept.cycle: kept}, kept
     for path in (f"/v1/cycles/{kept.cycle}/snapshot", "/v1/snapshots/now"):
         again = read_cycle(client.get(path).json()).world
         assert [job.spec for job in again.jobs] == [replace(job.spec, command=(), env={}) for job in kept.world.jobs]
-        assert again.windows == (window,)
+        assert (again.limits, again.windows) == (limits, (window,))
