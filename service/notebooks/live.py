@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from policies.model.cluster import Cluster
 from service.client import TERMINAL_STATES, Client
 from service.config.cluster_file import SCHEMA, parse_cluster
-from service.notebooks.source import Past, Scored, first_predictions
+from service.notebooks.source import Past, Scored, first_predictions, with_jobs
 from service.sim.jobs import prepare
 from service.sim.workloads.model import Workload, WorkloadJob, in_submission_order
 
@@ -56,7 +56,7 @@ class LiveSource:
 
     def workload(self) -> Workload:
         """The jobs that ran and ended. A duration is the time in which a job held GPUs: the API returns no other."""
-        return in_submission_order("the service's newest jobs", self._rows(), ())
+        return with_jobs(in_submission_order("the service's newest jobs", self._rows(), ()), self.origin)
 
     def _rows(self) -> Iterator[WorkloadJob]:
         for job in self._jobs.values():

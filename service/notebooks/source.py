@@ -97,7 +97,14 @@ def first_predictions(rows: Mapping[int, Scored]) -> list[Scored]:
 
 
 class SourceError(Exception):
-    """A named source that cannot be read; one line."""
+    """A named source that cannot be read, or holds no job; one line."""
+
+
+def with_jobs(workload: Workload, origin: str) -> Workload:
+    """The workload. Raises :class:`SourceError` if it is empty."""
+    if not workload.jobs:
+        raise SourceError(f"no job has run and ended in {origin}; name another source, or 'generator'")
+    return workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +134,13 @@ class Source(Protocol):
         """Predictions whose jobs have ended, in the order in which the jobs were submitted."""
 
     def workload(self) -> Workload:
-        """The jobs that ended, with their true durations."""
+        """The jobs that ended, with their true durations. Raises :class:`SourceError` if there is none."""
 
     def cluster(self) -> Cluster:
         """The servers of the jobs, or servers on which they could run."""
 
     def past(self) -> Past:
-        """The jobs for the simulator."""
+        """The jobs for the simulator. Raises :class:`SourceError` if none has ended."""
 
     def value(self, newest: int) -> Mapping[str, Any] | None:
         """The report ``sooner.model.value/1`` on the ``newest`` jobs; None where the source does not tell what was predicted of

@@ -12,7 +12,7 @@ from service.db.codec import decode_shadows
 from service.db.prediction_log import scored_predictions, submission_of_newest
 from service.db.session import Database
 from service.history.workload import OwnHistory, actual_result, simulated_jobs
-from service.notebooks.source import Past, Scored, SourceError, first_predictions
+from service.notebooks.source import Past, Scored, SourceError, first_predictions, with_jobs
 from service.sim.experiment import SimulationOptions
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload
@@ -44,7 +44,7 @@ class StoredSource:
 
     def workload(self) -> Workload:
         """The jobs that ran and ended: their productive seconds, at the best placement."""
-        return self._past[0].workload
+        return with_jobs(self._past[0].workload, self.origin)
 
     def cluster(self) -> Cluster:
         """The servers that are not down."""
@@ -53,6 +53,7 @@ class StoredSource:
     def past(self) -> Past:
         """The jobs with their own networks, priorities and predictions, and their real outcome."""
         history, cluster = self._past
+        with_jobs(history.workload, self.origin)
         jobs = simulated_jobs(history, cluster, skip_invalid=True)
         recorded = any(job.predicted is not None for job in jobs.jobs)
         return Past(jobs, cluster, actual_result(history, cluster, jobs.jobs), recorded)

@@ -286,6 +286,15 @@ def test_a_service_without_scored_predictions_is_reported(tmp_path: Path, monkey
     empty.database.close()
 
 
+@pytest.mark.parametrize("read", ["workload", "past"])
+def test_a_service_without_ended_jobs_and_its_database_say_so(tmp_path: Path, read: str) -> None:
+    empty = make_world(tmp_path)
+    for source in (live(empty), open_source(str(empty.database.url))):
+        with pytest.raises(SourceError, match=r"^no job has run and ended in the .*; name another source, or"):
+            getattr(source, read)()
+    empty.database.close()
+
+
 def test_an_empty_table_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "jobs.csv").write_text("job_id,submit_time_s,gpus,duration_s\n")
     with pytest.raises(SourceError, match="holds no job"):
