@@ -489,6 +489,8 @@ def is_closed(connection: socket.socket) -> bool:
         return False
     except OSError:
         return True
+    finally:
+        connection.settimeout(PATIENCE_S)
 
 
 def test_large_submissions_of_one_caller_wait_for_each_other_and_no_other_request_does(
