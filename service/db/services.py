@@ -16,6 +16,7 @@ from service.db.lease import LEADER_LEASE, check_fence
 from service.db.rows import OPEN_ATTEMPTS
 from service.db.session import Database
 from service.db.tables import ATTEMPTS, LEASES, SERVICES
+from service.domain.counts import count_of
 
 
 class UnknownHosts(ValueError):
@@ -174,8 +175,8 @@ def check_hosts(database: Database, service_id: str, attempts_host: str, unatten
         names = ", ".join(row.id for row in found[:5]) + (", ..." if len(found) > 5 else "")
         holder = "this service with executor=local" if found[0].host == service_id else f"the cluster {found[0].host}"
         raise UnknownHosts(
-            f"{len(found)} attempts ({names}) belong to {holder}; start with the executor and the shared_dir that they were "
-            "started with, and let them end or cancel them before another executor is set"
+            f"{count_of(len(found), 'open attempt')} of {holder} ({names}) would be left alone; start with the executor and the "
+            "shared_dir of then, and let them end or cancel them before another executor is set"
         )
 
 

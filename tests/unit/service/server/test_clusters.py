@@ -513,9 +513,9 @@ def test_attempts_that_no_executor_of_this_service_has_are_named_at_the_start(
     assert eventually(lambda: state_of(database, JobId(1)) is not JobState.QUEUED)
     leading.close()
     services.check_hosts(database, "me", "cluster")
-    with pytest.raises(services.UnknownHosts, match=r"1 attempts \(1\.1\) belong to the cluster cluster; start with"):
+    with pytest.raises(services.UnknownHosts, match=r"1 open attempt of the cluster cluster \(1\.1\) would be"):
         services.check_hosts(database, "me", "me")
     services.check_hosts(database, "cluster", "cluster", tmp_path)
     (tmp_path / "1.1").mkdir()
-    with pytest.raises(services.UnknownHosts, match=r"1 attempts \(1\.1\) belong to this service with executor=local"):
+    with pytest.raises(services.UnknownHosts, match=r"1 open attempt of this service with executor=local \(1"):
         services.check_hosts(database, "cluster", "cluster", tmp_path)
