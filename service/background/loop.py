@@ -176,13 +176,13 @@ class SchedulerLoop:
     def _answer(self) -> None:
         """Run the cycle that a nudge requested, unless one has begun since."""
         with self._lock:
-            # A cycle that was under way at the nudge has ended now, and its rest has begun.
-            rest_until_s = self._rest_until_s
-        if not self._nudged:
-            return
-        if self._clock.now_s() < rest_until_s:
-            self._once(self._answer, rest_until_s)
-        else:
+            # A cycle that was under way at the nudge has ended now, and its pause has begun. After close() no timer may be set.
+            if not self._nudged:
+                return
+            early = not self._closed and self._clock.now_s() < self._rest_until_s
+            if early:
+                self._once(self._answer, self._rest_until_s)
+        if not early:
             self._cycle()
 
     def _wake(self) -> None:

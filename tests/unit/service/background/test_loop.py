@@ -233,35 +233,51 @@ def test_the_pause_after_a_cycle_is_three_times_as_long_as_the_cycle(who: str, p
         assert due_s[1:] == [pytest.approx(now_s, abs=1e-4)], "the rest is over"
 
 
+class _Flooded:
+    """A loop whose first cycle, of 0.1 s, is asked for another one. Timers are only noted."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.cycles = 0
+        self.due: list[tuple[Any, float]] = []
+        engine: Any = self
+        clock: Any = SimpleNamespace(now_s=lambda: self.now_s)
+        timers: Any = SimpleNamespace(add_job=lambda work, *_, run_date, **__: self._note(work, run_date.timestamp()))
+        self.loop = SchedulerLoop(engine, clock, clock, timers, LoopSettings(30.0, 1.0), wall_s=clock.now_s)
+
+    def _note(self, work: Any, at_s: float) -> None:
+        self.due.append((work, at_s))
+
+    def cycle(self) -> Any:
+        if self.cycles == 0:
+            self.loop.nudge()
+        self.cycles += 1
+        self.now_s += 0.1
+        return CycleOutcome(1, committed=True, wake_at_s=None)
+
+
 def test_a_cycle_that_is_requested_during_another_one_waits_for_the_pause_after_it() -> None:
-    now_s = 1000.0
-    due: list[tuple[Any, float]] = []
-
-    class Engine:
-        cycles = 0
-
-        def cycle(self) -> Any:
-            nonlocal now_s
-            if self.cycles == 0:
-                loop.nudge()
-            self.cycles += 1
-            now_s += 0.1
-            return CycleOutcome(1, committed=True, wake_at_s=None)
-
-    engine: Any = Engine()
-    clock: Any = SimpleNamespace(now_s=lambda: now_s)
-    timers: Any = SimpleNamespace(add_job=lambda work, *_, run_date, **__: due.append((work, run_date.timestamp())))
-    loop = SchedulerLoop(engine, clock, clock, timers, LoopSettings(30.0, 1.0), wall_s=clock.now_s)
-    loop.tick()
-    [(work, at_s)] = due
+    flooded = _Flooded()
+    flooded.loop.tick()
+    [(work, at_s)] = flooded.due
     assert at_s == pytest.approx(1000.0, abs=1e-4), "at once: how long the cycle takes is not known yet"
     work()
-    (work, at_s) = due[1]
-    assert (engine.cycles, at_s) == (1, pytest.approx(now_s + 0.3, abs=1e-4))
-    loop.nudge()
-    assert len(due) == 2, "the same cycle takes in both requests"
-    now_s = at_s
+    (work, at_s) = flooded.due[1]
+    assert (flooded.cycles, at_s) == (1, pytest.approx(flooded.now_s + 0.3, abs=1e-4))
+    flooded.loop.nudge()
+    assert len(flooded.due) == 2, "the same cycle takes in both requests"
+    flooded.now_s = at_s
     work()
-    assert engine.cycles == 2
+    assert flooded.cycles == 2
     work()
-    assert engine.cycles == 2, "nothing was requested since"
+    assert flooded.cycles == 2, "nothing was requested since"
+
+
+def test_a_closed_loop_sets_no_timer_for_what_was_requested_during_its_last_cycle() -> None:
+    """APScheduler's shutdown would wait for it for ever, with the lock that a timer needs."""
+    flooded = _Flooded()
+    flooded.loop.tick()
+    [(work, _)] = flooded.due
+    flooded.loop.close()
+    work()
+    assert (len(flooded.due), flooded.cycles) == (1, 1)
