@@ -176,7 +176,7 @@ def check_hosts(database: Database, service_id: str, attempts_host: str, unatten
         holder = "this service with executor=local" if found[0].host == service_id else f"the cluster {found[0].host}"
         raise UnknownHosts(
             f"{count_of(len(found), 'open attempt')} of {holder} ({names}) would be left alone; start with the executor and the "
-            "shared_dir of then, and let them end or cancel them before another executor is set"
+            "shared_dir used before, and let these attempts end or cancel their jobs before you change the executor"
         )
 
 

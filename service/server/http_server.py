@@ -214,8 +214,10 @@ def files_max() -> float:
 
 
 def http_server(app: ASGIApp, settings: Settings) -> uvicorn.Server:
-    """The server of the application. Its connections leave files for the database, logs and attempts: a limit that is lower than
-    usual is not raised, because the programs of jobs would inherit that."""
+    """The server of the application, with fewer connections than ``connections_max`` where few files may be open.
+
+    The database, logs and attempts need files, too. The limit is not raised, because the programs of jobs would inherit that.
+    """
     open_max = files_max()
     connections_max = int(min(settings.connections_max, open_max * _CONNECTIONS_RATIO))
     if connections_max < settings.connections_max:

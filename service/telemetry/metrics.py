@@ -154,7 +154,7 @@ class MetricsSink:
                 self._score(write, self._first.pop(job, None))
         self._inner.cycle(batch)
 
-    def _score(self, write: JobWrite, first: "_FirstPrediction | None") -> None:
+    def _score(self, write: JobWrite, first: _FirstPrediction | None) -> None:
         """Later estimates have seen how the job ran: shortly before its end they are always right."""
         label = write.label
         if first is None or label is None:
