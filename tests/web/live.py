@@ -33,6 +33,7 @@ def sign_in(tab: Page, service: LiveService, path: str = "") -> None:
     tab.get_by_label("API key").fill(token_of(service))
     tab.get_by_role("button", name="Sign in").click()
     expect(tab.get_by_role("button", name="Sign out")).to_be_visible()
+    tab.wait_for_load_state()  # then its script listens
 
 
 def wait_live(tab: Page) -> None:

@@ -101,6 +101,20 @@ def test_a_priority_is_changed(browser_tab: Page, service: LiveService) -> None:
     service.request("POST", f"/v1/jobs/{job}/cancel")
 
 
+def test_a_form_that_is_sent_before_the_script_listens_does_nothing(chromium: Browser, service: LiveService) -> None:
+    """As a request of the browser it would be a GET, with what was typed in the address and no other effect."""
+    job = submitted(service, "early", hold=True)
+    context = chromium.new_context(java_script_enabled=False)
+    tab = context.new_page()
+    sign_in(tab, service, f"jobs/{job}")
+    tab.get_by_label("Priority").fill("7")
+    tab.get_by_role("button", name="Change").click()
+    expect(tab).to_have_url(f"{service.url}/jobs/{job}")
+    expect(tab.get_by_label("Priority")).to_have_value("7")
+    context.close()
+    service.request("POST", f"/v1/jobs/{job}/cancel")
+
+
 def test_a_page_that_was_open_during_a_restart_misses_nothing(browser_tab: Page, service: LiveService) -> None:
     tab = browser_tab
     sign_in(tab, service, "jobs")
