@@ -125,13 +125,19 @@ class SchedulerLoop:
         self._scheduler.add_job(self._poll, "interval", seconds=self._settings.poll_period_s, id="poll", **period)
 
     def close(self) -> None:
-        """Wait for the cycle in progress and run no further cycle.
+        """Wait for the cycle in progress and run no further cycle; store the policy's state.
 
         Call this before the scheduler's shutdown. The shutdown waits for the cycle while it holds a lock that the cycle needs to
         set a timer.
         """
         with self._lock:
+            if self._closed:
+                return
             self._closed = True
+            try:
+                self._engine.store_policy_state()
+            except StoreUnavailable as error:
+                logger.warning("the policy's newest state is not stored: %s", error)
 
     def tick(self) -> None:
         """Run the periodic cycle. Each :data:`RECONCILE_EVERY`-th one also reconciles with the executor."""

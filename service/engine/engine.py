@@ -26,7 +26,7 @@ from policies.model.cluster import Cluster
 from policies.model.decision import Action, Change, ChangeKind, Decision
 from policies.model.estimate import Attained, EndedJob, Prediction, PredictionRequest, Unit
 from policies.model.ids import JobId, job_of
-from policies.model.reasons import Explanation, Reason
+from policies.model.reasons import PROMISED_END, Explanation, Reason
 from policies.model.shares import Shares
 from policies.model.value import value
 from service.engine.actions import apply_action, launch_of
@@ -134,6 +134,7 @@ class Engine(Generic[State]):
         self._world = world_of(stored, self._cluster, self._costs)
         self._now_s = self._world.now_s = max(self._now_s, stored.at_s, self._ports.clock.now_s())
         self._dumped_at_s = self._now_s
+        self._undumped = policy_state is not None
         self._number = stored.cycle
         self._timers = []
         self._feedback = []
@@ -169,7 +170,7 @@ class Engine(Generic[State]):
         decision = self._decide(cycle)
         applied = self._apply(cycle, decision)
         self._wake_at_s = decision.wake_at_s
-        if not (cycle.writes or cycle.servers or cycle.requests or applied):
+        if not (cycle.writes or cycle.servers or cycle.requests or applied or (self._undumped and self._dump_is_due())):
             self._tell(cycle, frozenset())
             self._command(cycle, frozenset())
             return CycleOutcome(self._number, committed=False, wake_at_s=self._wake())
@@ -211,6 +212,7 @@ class Engine(Generic[State]):
             waiting_for: tuple[JobId, ...] = ()
             if job.reason is Reason.DEPENDENCY:
                 detail, waiting_for = waited_for(job, self._world)
+            promised_s = self.promised_end_s(job_id)
             return Explanation(
                 job.reason,
                 explanation.gpus_needed,
@@ -218,7 +220,7 @@ class Engine(Generic[State]):
                 explanation.servers_with_free_gpus,
                 waiting_for=waiting_for,
                 detail=detail,
-                numbers=numbers,
+                numbers=numbers if promised_s is None else {**numbers, PROMISED_END: promised_s},
             )
         return explanation
 
@@ -383,7 +385,7 @@ class Engine(Generic[State]):
     def _commit(self, cycle: Cycle, decision: Decision, applied: list[Action]) -> CycleOutcome:
         for job_id in cycle.ended:
             cycle.writes[job_id].label = label_of(cycle.writes[job_id], self._world, cycle.reached.get(job_id))
-        with_dump = cycle.now_s - self._dumped_at_s >= self.settings.dump_every_s
+        with_dump = self._dump_is_due()
         batch = CycleBatch(
             cycle=cycle.number,
             at_s=cycle.now_s,
@@ -401,6 +403,7 @@ class Engine(Generic[State]):
         dropped = self._ports.store.commit(batch)
         reached(CrashPoint.COMMITTED)
         self._number = cycle.number
+        self._undumped = not with_dump
         if with_dump:
             self._dumped_at_s = cycle.now_s
         if self._cluster is not self._world.cluster:
@@ -413,6 +416,17 @@ class Engine(Generic[State]):
         if dropped:
             self._undo(cycle, applied, dropped)
         return CycleOutcome(self._number, committed=True, wake_at_s=self._wake(), actions=applied)
+
+    def _dump_is_due(self) -> bool:
+        return self._now_s - self._dumped_at_s >= self.settings.dump_every_s
+
+    def store_policy_state(self) -> None:
+        """Store what the policy's state has become since it was last stored, before an orderly end. Raises StoreUnavailable."""
+        if self._stale or not self._undumped:
+            return
+        self._ports.store.commit(CycleBatch(self._number + 1, self._now_s, (), (), dump=self.dump()))
+        self._number += 1
+        self._dumped_at_s, self._undumped = self._now_s, False
 
     def _undo(self, cycle: Cycle, applied: Sequence[Action], dropped: frozenset[JobId]) -> None:
         """Take the store's version of the dropped jobs, and rebuild the policy from the world."""

@@ -66,6 +66,8 @@ class _Backlog:
 
     def reconcile(self) -> None: ...
 
+    def store_policy_state(self) -> None: ...
+
 
 def test_a_loop_with_a_backlog_can_be_closed() -> None:
     """APScheduler's shutdown holds its locks while it waits for what runs, and a cycle needs them to set the next timer."""
@@ -94,6 +96,22 @@ def test_a_loop_with_a_backlog_can_be_closed() -> None:
     assert engine.cycles == cycles, "no more"
 
 
+@pytest.mark.parametrize("away", [False, True])
+def test_a_closed_loop_has_stored_the_state_of_the_policy_once(away: bool, caplog: pytest.LogCaptureFixture) -> None:
+    stored: list[bool] = []
+
+    def store() -> None:
+        stored.append(not away)
+        if away:
+            raise StoreUnavailable("the database is away")
+
+    loop = _loop(SimpleNamespace(store_policy_state=store))
+    loop.close()
+    loop.close()
+    assert stored == [not away]
+    assert ("the database is away" in caplog.text) is away
+
+
 class _Held:
     """An engine whose cycles begin when the test lets them, and the first of which ask to be called again at once."""
 
@@ -110,6 +128,8 @@ class _Held:
     def reconcile(self) -> None: ...
 
     def recover(self) -> None: ...
+
+    def store_policy_state(self) -> None: ...
 
 
 class _Prompt(SteadyScheduler):
@@ -254,6 +274,8 @@ class _Flooded:
         self.cycles += 1
         self.now_s += 0.1
         return CycleOutcome(1, committed=True, wake_at_s=None)
+
+    def store_policy_state(self) -> None: ...
 
 
 def test_a_cycle_that_is_requested_during_another_one_waits_for_the_pause_after_it() -> None:

@@ -12,7 +12,7 @@ from policies.model.estimate import LossCurve
 from policies.model.ids import JobId, ServerIndex
 from policies.model.job import PROFILE_LABEL, JobSpec
 from policies.model.placement import ServerShare, SpanSeconds, place
-from policies.model.reasons import Reason
+from policies.model.reasons import PROMISED_END, Reason
 from policies.model.view import ClusterView
 from service.engine.commands import Command, Launch
 from service.engine.cycle import Cycle, EngineSettings
@@ -299,8 +299,8 @@ def test_the_policy_state_is_stored_and_used_at_start() -> None:
     made.until(100).starts("a")
 
 
-def test_the_policy_state_is_stored_once_in_a_while() -> None:
-    made, store = story("1x4", settings=EngineSettings(dump_every_s=30.0))
+def _dumps(store: Tampered) -> list[float]:
+    """The instants at which the state of the policy is stored from now on."""
     dumped: list[float] = []
 
     def commit(batch: CycleBatch) -> frozenset[JobId]:
@@ -309,6 +309,46 @@ def test_the_policy_state_is_stored_once_in_a_while() -> None:
         return store.inner.commit(batch)
 
     store.commit = commit  # type: ignore[method-assign]
+    return dumped
+
+
+def test_the_policy_state_is_stored_before_an_orderly_end() -> None:
+    """The promise of a job is no other one after a restart."""
+    made, store = story("1x4", "promise", settings=EngineSettings(dump_every_s=1000.0))
+    dumped = _dumps(store)
+    made.job("a", gpus=4, runs_s=500).job("b", gpus=4, runs_s=100).until(20)
+    jobs = sorted(made.engine.world.jobs)
+    told = [made.engine.promised_end_s(job) for job in jobs]
+    assert None not in told
+    for _ in range(2):
+        made.engine.store_policy_state()
+    assert dumped == [20.0], "once"
+    made.restart().until(60)
+    assert [made.engine.promised_end_s(job) for job in jobs] == told
+
+
+def test_a_job_that_may_not_start_now_is_shown_its_promised_end() -> None:
+    made, _ = story("1x4", "promise")
+    made.job("a", gpus=4, runs_s=500).job("b", gpus=4, runs_s=100).until(1)
+    job = made.record("a").id
+    told = made.engine.explain(job).numbers[PROMISED_END]
+    made.hold("a").until(2)
+    held = made.engine.explain(job)
+    assert (held.reason, held.numbers[PROMISED_END]) == (Reason.HELD, told)
+
+
+def test_the_policy_state_is_stored_once_after_the_last_change() -> None:
+    made, store = story("1x4", settings=EngineSettings(dump_every_s=30.0))
+    dumped = _dumps(store)
+    made.job("a", runs_s=1000, at_s=5).until(5)
+    for at_s in range(10, 100, 10):
+        made.until(at_s)
+    assert dumped == [30.0]
+
+
+def test_the_policy_state_is_stored_once_in_a_while() -> None:
+    made, store = story("1x4", settings=EngineSettings(dump_every_s=30.0))
+    dumped = _dumps(store)
     for number in range(10):
         made.job(str(number), runs_s=1, at_s=number * 10).until(number * 10)
     assert dumped == [30.0, 60.0, 90.0]
