@@ -16,6 +16,7 @@ from policies.model.reasons import Reason
 from policies.options import OptionError
 from policies.registry import make_policy
 from policies.state.gang_mix import GangMix
+from service.engine.cycle import EngineSettings
 from service.engine.record import JobRecord
 from service.engine.world import Costs, World
 from service.sim.executor import ExecutorCosts
@@ -112,7 +113,7 @@ def test_a_job_counts_once_and_the_dump_keeps_the_count() -> None:
 
 
 def test_a_gang_that_waited_for_another_job_counts_when_it_may_start() -> None:
-    story = cluster("4x4", policy("asrpt"))
+    story = cluster("4x4", policy("asrpt"), settings=EngineSettings(dump_every_s=0.0))
     for number in range(40):
         at_s = number * 20.0
         story.job(f"prepares {number}", runs_s=1, at_s=at_s).job(f"small {number}", runs_s=10, at_s=at_s)
