@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 
-.PHONY: demo test test-compiled test-engines test-web compile web check fast format lint types imports docs install install-dev clean
+.PHONY: demo test test-compiled compiled-wheel test-engines test-web compile web check fast format lint types imports docs install install-dev clean
 
 demo: $(RUN_STAMP)
 	$(BIN)/sooner demo
@@ -30,6 +30,10 @@ compile: $(DEV_STAMP)
 # Builds the compiled wheel, unless one of the same source is there, and runs on it what defines the scheduler.
 test-compiled: $(DEV_STAMP)
 	$(BIN)/python -m tests.compiled.run $(TWO)
+
+# The wheel alone. In the background, at the lowest priority, it takes the time in which other tests wait.
+compiled-wheel: $(DEV_STAMP)
+	$(BIN)/python -m tests.compiled.run --build
 
 # With a real Slurm (Debian's packages, installed where they are missing), as root and in namespaces of its own.
 test-engines: $(DEV_STAMP)

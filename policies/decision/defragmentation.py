@@ -10,8 +10,9 @@ the moved jobs only change places. A job of larger priority is not moved.
 from collections.abc import Sequence
 
 from policies.choose import Candidate
+from policies.consolidation import room_needed
 from policies.decision.future_pool import FuturePool
-from policies.decision.preemption import PreemptionContext
+from policies.decision.preemption import Movable, PreemptionContext
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.view import JobView
@@ -56,18 +57,17 @@ def _movers(context: PreemptionContext, job: JobView, scattered: Candidate) -> S
     """Jobs to move so that as few servers as possible hold the gang; None if no set of jobs is enough."""
     servers = context.view.cluster.servers
     gpu_type = servers[scattered.placement.servers[0]].gpu_type
-    offers: list[tuple[int, float, ServerIndex, list[JobView]]] = []
+    offers: list[tuple[int, float, ServerIndex, Sequence[JobView]]] = []
     for looked_at, (server, free) in enumerate(context.state.pool.fullest(gpu_type)):
         if looked_at == SERVERS_TRIED_MAX:
             break
-        movable = [
-            other
-            for other in _on(context, server)
-            if other.priority <= job.priority and _moves_easily(context, other, job.priority)
-        ]
-        room = free + sum(other.spec.gpus for other in movable)
-        cost = sum(other.spec.gpus * context.seconds_lost(other) for other in movable)
-        offers.append((room, cost, server, movable))
+        here = _movable(context, server, job.priority)
+        offers.append((free + here.gpus, here.cost, server, here.jobs))
+    servers_needed, gpus_needed = room_needed(context.view.cluster, job, gpu_type)
+    roomy = [room for room, *_ in offers if room >= gpus_needed]
+    # GPUs that are being vacated count besides, and so do those of servers that were not looked at if all of these have room.
+    if len(roomy) < min(servers_needed, SERVERS_TRIED_MAX) and not context.state.ledger.surplus_on:
+        return None
     offers.sort(key=lambda offer: (-offer[0], offer[1], offer[2]))
     chosen, missing = [], job.spec.gpus
     for room, _, server, movable in offers:
@@ -90,6 +90,19 @@ def _fewest(context: PreemptionContext, server: ServerIndex, share: int, movable
         picked.append(mover)
         missing -= mover.spec.gpus
     return picked
+
+
+def _movable(context: PreemptionContext, server: ServerIndex, priority: int) -> Movable:
+    """What may be moved from the server for a job of this priority. Computed once while no further job is being stopped."""
+    key = server, priority, len(context.state.ledger.leaving)
+    known = context.movable.get(key)
+    if known is None:
+        jobs = [
+            job for job in _on(context, server) if job.priority <= priority and _moves_easily(context, job, priority)
+        ]
+        cost = sum([job.spec.gpus * context.seconds_lost(job) for job in jobs])
+        known = context.movable[key] = Movable(jobs, sum([job.spec.gpus for job in jobs]), cost)
+    return known
 
 
 def _on(context: PreemptionContext, server: ServerIndex) -> list[JobView]:

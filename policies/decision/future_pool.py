@@ -1,6 +1,10 @@
 """The pool of free GPUs after the end of jobs that are being stopped, and of further jobs."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from policies.choose import Candidate, consolidated, free_for, known_iteration_s
+from policies.consolidation import may_consolidate
 from policies.decision.preemption import PreemptionContext
 from policies.model.ids import JobId, ServerIndex
 from policies.model.resources import NOTHING, Amounts, taken_by
@@ -19,6 +23,7 @@ class FuturePool:
         "_balance",
         "_before",
         "_context",
+        "_found",
         "_pool",
         "_traffic",
         "added",
@@ -29,6 +34,8 @@ class FuturePool:
         """``with_leaving``: GPUs that are being vacated count as free."""
         self._context = context
         self._pool = context.state.pool
+        self._found: dict[object, Any] | None = None
+        """What searches have found in the pool as it was before; None while it has not been changed."""
         self._before: dict[ServerIndex, int] = {}
         self._balance: dict[ServerIndex, int] = {}
         self._amounts_before: dict[ServerIndex, Amounts] = {}
@@ -67,6 +74,8 @@ class FuturePool:
         if free_for(self._pool, job.spec) < job.spec.gpus:
             return None
         view = self._context.view
+        if consolidated_only and not may_consolidate(self._pool, view.cluster, job):
+            return None
         candidate = self._context.policy.find(self._pool, view, job)
         if candidate is None or not consolidated_only:
             return candidate
@@ -74,13 +83,15 @@ class FuturePool:
         return candidate if consolidated(candidate, times) else None
 
     def restore(self) -> None:
-        """Undo the changes of the pool."""
+        """Undo the changes of the pool. What was found in it before holds again."""
         for server, gpus in self._before.items():
             self._pool.set_free(server, gpus)
         for server, amounts in self._amounts_before.items():
             self._pool.set_spare(server, amounts)
         for job, traffic in self._traffic.items():
             self._context.state.traffic.put_back(job, traffic)
+        if self._found is not None:
+            self._pool.found, self._found = self._found, None
         self._traffic = {}
         self._before, self._balance = {}, {}
         self._amounts_before, self._amounts = {}, {}
@@ -91,6 +102,8 @@ class FuturePool:
         context = self._context
         if context.view.usable_gpus(server) == 0:
             return
+        if self._found is None:
+            self._found, self._pool.found = self._pool.found, {}
         if server not in self._before:
             self._before[server] = self._pool.free(server)
             self._balance[server] = context.state.ledger.balance(context.view, server)
@@ -113,20 +126,25 @@ class FuturePool:
         self._pool.set_spare(server, after)
 
 
-def known_fit_s(context: PreemptionContext, job: JobView) -> float | None:
-    """``iteration_s`` of what :meth:`FuturePool.fit` would find for the running job if its own GPUs became free, and no others.
+def free_without(context: PreemptionContext, job: JobView) -> dict[ServerIndex, int]:
+    """GPUs that count as free on the servers of a running job if its own become free. O(servers of the job)."""
+    assert job.placement is not None
+    view, ledger = context.view, context.state.ledger
+    return {
+        share.server: max(0, ledger.balance(view, share.server) + share.gpus)
+        for share in job.placement.shares
+        if view.usable_gpus(share.server)
+    }
 
-    Infinite if it would find nothing, None if that is not known without a search. O(levels + servers of the job).
+
+def known_fit_s(context: PreemptionContext, job: JobView, free: Mapping[ServerIndex, int]) -> float | None:
+    """``iteration_s`` of what :meth:`FuturePool.fit` would find for the job if these servers had so many GPUs free.
+
+    Infinite if it would find nothing, None if that is not known without a search. O(levels + ``free``).
     """
-    view, state, times = context.view, context.state, job.iteration_times
+    view, times = context.view, job.iteration_times
     if context.policy.options.placement is PlacementMethod.RANDOM or view.server_reservations:
         return None
     if times is None or times.slowdown is not None:
         return None
-    assert job.placement is not None
-    free = {
-        share.server: max(0, state.ledger.balance(view, share.server) + share.gpus)
-        for share in job.placement.shares
-        if view.usable_gpus(share.server)
-    }
-    return known_iteration_s(state.pool, view.cluster, job.spec, free)
+    return known_iteration_s(context.state.pool, view.cluster, job.spec, free)

@@ -7,7 +7,8 @@ queue and starts again in rank order, as after any preemption.
 """
 
 from policies.choose import CONSOLIDATED_RATIO
-from policies.decision.future_pool import FuturePool, known_fit_s
+from policies.consolidation import may_consolidate
+from policies.decision.future_pool import FuturePool, free_without, known_fit_s
 from policies.decision.plan import Plan
 from policies.decision.preemption import PreemptionContext
 from policies.model.cluster import Cluster
@@ -56,7 +57,10 @@ def _better_stretch(context: PreemptionContext, job: JobView) -> float | None:
     """The stretch of a consolidated placement on GPUs that are free or its own; None where there is none."""
     times = job.iteration_times
     assert times is not None
-    known_s = known_fit_s(context, job)
+    free = free_without(context, job)
+    if not may_consolidate(context.state.pool, context.view.cluster, job, free):
+        return None
+    known_s = known_fit_s(context, job, free)
     if known_s is not None:
         return known_s / times.min_s if known_s <= CONSOLIDATED_RATIO * times.min_s else None
     with FuturePool(context, with_leaving=False) as pool:

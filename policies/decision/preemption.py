@@ -6,9 +6,10 @@ rank_j < eta x min over V of rank_v - sum over V of (g_v / G) (checkpoint_s + re
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from policies.decision.protocols import Decider
-from policies.model.ids import JobId
+from policies.model.ids import JobId, ServerIndex
 from policies.model.resources import Demand, taken_by
 from policies.model.view import ClusterView, JobView
 from policies.options import Preemption, PreemptUnsaved
@@ -26,12 +27,20 @@ _ROUNDING = 1e-9
 """A rank that follows a line in the index may be off by this much, relatively and in virtual seconds."""
 
 
+class Movable(NamedTuple):
+    """Jobs on one server that may be moved, their GPUs, and the GPU seconds that they lose."""
+
+    jobs: Sequence[JobView]
+    gpus: int
+    cost: float
+
+
 class PreemptionContext:
     """The preemption side of one decision: policy, view and state, and cached values of running jobs."""
 
     __slots__ = (
-        "_fetched", "_limits", "_ranks", "_unsaved_by_priority", "_victim_order", "eta", "may_preempt", "next_stoppable_s",
-        "policy", "state", "view",
+        "_fetched", "_limits", "_ranks", "_unsaved_by_priority", "_victim_order", "eta", "may_preempt", "movable",
+        "next_stoppable_s", "policy", "state", "view",
     )  # fmt: skip
 
     def __init__(self, policy: Decider, view: ClusterView, state: SchedulerState) -> None:
@@ -43,6 +52,8 @@ class PreemptionContext:
         self.eta = policy.options.eta if policy.options.preemption is Preemption.GUIDED else 1.0
         self.next_stoppable_s = math.inf
         """When the first of the jobs that were looked at, and are protected now, may be stopped."""
+        self.movable: dict[tuple[ServerIndex, int, int], Movable] = {}
+        """By server, priority and number of jobs that are being stopped."""
         self._ranks: dict[JobId, float] = {}
         self._limits: dict[JobId, float] = {}
         """Below which rank displacing each running job alone pays."""

@@ -31,7 +31,7 @@ def find_victims(context: PreemptionContext, job: JobView, key: JobKey, *, conso
         candidate = pool.fit(job, consolidated_only=consolidated_only) if pool.added else None
         if candidate is not None:
             return candidate, ()
-        picked = _enough(context, pool, job, key)
+        picked = _enough(context, pool, job, key, fits_already=consolidated_only)
         scattered = None
         if picked is not None:
             candidate = pool.fit(job, consolidated_only=consolidated_only)
@@ -47,8 +47,13 @@ def find_victims(context: PreemptionContext, job: JobView, key: JobKey, *, conso
         return _one_server(context, job, key) or scattered
 
 
-def _enough(context: PreemptionContext, pool: FuturePool, job: JobView, key: JobKey) -> list[JobView] | None:
-    """Add the worst running jobs to the pool until the job fits; None if those that may be displaced are too few."""
+def _enough(
+    context: PreemptionContext, pool: FuturePool, job: JobView, key: JobKey, *, fits_already: bool
+) -> list[JobView] | None:
+    """Add the worst running jobs to the pool until the job fits; None if those that may be displaced are too few.
+
+    One that ``fits_already`` fits with the first of them.
+    """
     picked: list[JobView] = []
     missing_gpus, demand = job.spec.gpus - free_for(context.state.pool, job.spec), demand_of(job.spec)
     for victim in context.candidates(key):
@@ -61,7 +66,7 @@ def _enough(context: PreemptionContext, pool: FuturePool, job: JobView, key: Job
             continue
         for one in picked if pool.added_jobs == 0 else picked[-1:]:
             pool.add_job(one)
-        if pool.fit(job) is not None:
+        if fits_already or pool.fit(job) is not None:
             return picked
     return None
 

@@ -335,6 +335,11 @@ class FreePool:
         pool = self._types.get(gpu_type)
         return 0 if pool is None else pool.all.total
 
+    def servers_with(self, gpus: int, gpu_type: str) -> int:
+        """How many servers of the type have at least so many GPUs free. O(levels)."""
+        pool = self._types.get(gpu_type)
+        return 0 if pool is None else pool.all.servers_with(gpus)
+
     def set_free(self, server: ServerIndex, gpus: int, cluster: Cluster | None = None) -> None:
         """The server has ``gpus`` free from now on. The next unknown index appends a server: ``cluster`` describes it.
 

@@ -1,4 +1,4 @@
-"""Tests the compiled modules: ``python -m tests.compiled.run [ARGUMENTS]``.
+"""Tests the compiled modules: ``python -m tests.compiled.run [ARGUMENTS]``, or ``--build`` to make the wheel alone.
 
 Builds the compiled wheel, unless one of the same source is there, unpacks it beside the checkout, and runs on it what defines the
 scheduler: the conformance suite of policies, golden schedules, a seeded swarm, whole services, comparisons with plain Python, and
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     # As docs/how-to/compile.md says: pip's own environment for the build has the compiler, but none of the libraries.
     build = [*pip, "wheel", "--no-deps", "--wheel-dir", str(WHEELS), str(ROOT)]
     built = subprocess.run(build, env={**os.environ, "SOONER_COMPILE": "1"}, check=False)
-    if built.returncode != 0:
+    if built.returncode != 0 or arguments == ["--build"]:
         return built.returncode
     wheel = max(WHEELS.glob("*.whl"), key=lambda path: path.stat().st_mtime)
     unpack = [*pip, "install", "--no-deps", "--upgrade", "--target", str(UNPACKED), str(wheel)]
