@@ -129,7 +129,7 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
 def route_rules() -> dict[tuple[str, str], Rule]:
     """The permission of every route, by method and path. ``/v1/openapi.json`` is for every role."""
     return {
-        (method, route.path): rule_of(route.endpoint)
+        (method, route.path_format): rule_of(route.endpoint)
         for module in ROUTERS
         for route in module.routes.routes
         if isinstance(route, APIRoute)
@@ -140,7 +140,7 @@ def route_rules() -> dict[tuple[str, str], Rule]:
 def _query_parameters() -> dict[tuple[str, str], frozenset[str]]:
     """The names that each method of each path takes in its query."""
     return {
-        (method, route.path): frozenset(
+        (method, route.path_format): frozenset(
             field.alias
             for field in get_flat_params(route.dependant)
             if getattr(field.field_info, "in_", None) is ParamTypes.query

@@ -56,7 +56,7 @@ def record_refusal(request: Request, database: Database, now_s: float) -> None:
 
 
 def _route(request: Request) -> str:
-    return str(getattr(request.scope.get("route"), "path", request.scope["path"]))
+    return str(getattr(request.scope.get("route"), "path_format", request.scope["path"]))
 
 
 def _plain(value: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, RootModel, Tag
 
 from policies.suggestion import did_you_mean
-from service.wire.base import ABSOLUTE_PATH, NO_CONTROLS, NO_NUL, OWNER
+from service.wire.base import ABSOLUTE_PATH, NO_CONTROLS, NO_NUL, PROJECT, USER
 
 MESSAGES: Mapping[str, str] = {
     "missing": "is required",
@@ -42,7 +42,8 @@ MESSAGES: Mapping[str, str] = {
 PATTERNS: Mapping[str, str] = {
     NO_NUL: "must not have NUL characters",
     NO_CONTROLS: "must not have control characters",
-    OWNER: "must not have slashes or control characters, and must not be '.' or '..'",
+    USER: "must not have slashes or control characters, and must not be '.' or '..'",
+    PROJECT: "must not have control characters, and no part between its slashes may be empty, '.' or '..'",
     ABSOLUTE_PATH: "must be an absolute path, without NUL characters",
 }
 

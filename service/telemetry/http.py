@@ -36,7 +36,7 @@ class MeasuredApp:
             try:
                 await self._app(scope, receive, remember)
             finally:
-                route = getattr(scope.get("route"), "path", NO_ROUTE)
+                route = getattr(scope.get("route"), "path_format", NO_ROUTE)
                 self._metrics.requests.labels(_method(scope), route, str(status)).inc()
                 self._metrics.request_duration.labels(route).observe(time.perf_counter() - start_s)
                 if span is not None:

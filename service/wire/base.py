@@ -8,8 +8,11 @@ TEXT_MAX = 200
 
 NO_CONTROLS = r"^[^\x00-\x1f\x7f]*$"
 NO_NUL = r"^[^\x00]*$"
-OWNER = r"^(\.{0,2}[^./\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.{3}[^/\x00-\x1f\x7f]*)$"
-"""The name of a user or a project is a segment of paths: it has no slash, and is not ``.`` or ``..``."""
+_SEGMENT = r"(\.{0,2}[^./\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.{3}[^/\x00-\x1f\x7f]*)"
+"""A segment of a path that is not ``.`` or ``..``."""
+USER = rf"^{_SEGMENT}$"
+PROJECT = rf"^{_SEGMENT}(/{_SEGMENT})*$"
+"""Projects may be named like folders, as in ``team/nlp``. Without slashes in users, a path ends in a user unambiguously."""
 ABSOLUTE_PATH = r"^/[^\x00]*$"
 
 Text = Annotated[str, Field(max_length=TEXT_MAX, pattern=NO_CONTROLS)]

@@ -24,7 +24,7 @@ from policies.model.ids import ID_MAX
 from service.domain.duration import DurationError, seconds_of
 from service.domain.webhooks import WebhookEvent
 from service.wire import examples
-from service.wire.base import ABSOLUTE_PATH, NO_CONTROLS, NO_NUL, OWNER, STAGES_MAX, TEXT_MAX, Body, Name, Text
+from service.wire.base import ABSOLUTE_PATH, NO_CONTROLS, NO_NUL, PROJECT, STAGES_MAX, TEXT_MAX, USER, Body, Name, Text
 from service.wire.plans import PlanBody
 
 SECONDS_MAX = 10 * 366 * 86400.0
@@ -97,8 +97,9 @@ Argument = Annotated[
 """A text; a number is taken as its text."""
 EnvName = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 LabelKey = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$")]
-OwnerName = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=OWNER)]
-"""Of a user or a project that keys, members and quotas are for. A job may name others: they are known by it alone."""
+UserName = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=USER)]
+ProjectName = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=PROJECT)]
+"""Of users and projects that keys and members are for. A job may name others, and quotas and pauses may be for them."""
 Moment = Annotated[str, Field(max_length=40, description="ISO 8601 with a zone, as in 2026-03-01T18:00:00Z.")]
 Seconds = Annotated[float, Field(ge=0, le=SECONDS_MAX)]
 
@@ -484,9 +485,9 @@ class KeyBody(Body):
 
     model_config = ConfigDict(json_schema_extra={"examples": [examples.KEY]})
 
-    user: OwnerName = Field(description="The user of the key; added if unknown.")
+    user: UserName = Field(description="The user of the key; added if unknown.")
     role: Literal["viewer", "submitter", "operator", "admin"]
-    projects: Annotated[list[OwnerName], Field(min_length=1, max_length=PROJECTS_MAX)] | None = Field(
+    projects: Annotated[list[ProjectName], Field(min_length=1, max_length=PROJECTS_MAX)] | None = Field(
         default=None,
         description="Limits the key to these projects, and adds the user to them; null: all projects of the user. "
         "Operators and admins see every project.",

@@ -186,3 +186,9 @@ def test_rules_of_servers(client: Client, world: World, changes: dict[str, Any],
 def test_a_request_without_a_body_takes_an_empty_one_only(client: Client, world: World) -> None:
     assert client.post("/v1/cluster/servers/a/drain", json={}).status_code == 202
     assert_problem(client.post("/v1/cluster/servers/a/drain", json={"force": True}), "invalid-body", ["/force"])
+
+
+def test_a_server_that_does_not_exist_is_named_whatever_its_name_is(client: Client) -> None:
+    for change in ("drain", "resume"):
+        answer = assert_problem(client.post(f"/v1/cluster/servers/r1%2Fa/{change}"), "not-found")
+        assert answer["detail"] == "There is no server 'r1/a'."

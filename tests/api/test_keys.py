@@ -185,6 +185,7 @@ def test_a_narrowed_key_loses_a_project_with_its_user(app: FastAPI, client: Clie
         ({"user": "a/b"}, "/user"),
         ({"user": "."}, "/user"),
         ({"projects": [".."]}, "/projects/0"),
+        ({"projects": ["nlp/"]}, "/projects/0"),
         ({"projects": []}, "/projects"),
         ({"secret": "x"}, "/secret"),
     ],
@@ -200,6 +201,32 @@ def test_names_that_no_path_can_hold_are_refused(client: Client, name: str) -> N
     refusal = assert_problem(client.put(f"/v1/users/{segment(name)}", json={}), "invalid-parameter")
     message = "must not have slashes or control characters, and must not be '.' or '..'"
     assert refusal["errors"] == [{"parameter": "user", "detail": message}]
+
+
+@pytest.mark.parametrize("name", ["/nlp", "nlp/", "team//nlp", "team/..", "./nlp"])
+def test_each_part_of_a_projects_name_must_be_a_name(client: Client, name: str) -> None:
+    client.put("/v1/users/ada", json={})
+    refusal = assert_problem(client.put(f"/v1/projects/{segment(name)}/members/ada"), "invalid-parameter")
+    message = "must not have control characters, and no part between its slashes may be empty, '.' or '..'"
+    assert refusal["errors"] == [{"parameter": "project", "detail": message}]
+
+
+@pytest.mark.parametrize("project", ["team/nlp", "a/b/c", "a/members/b"])
+def test_projects_may_be_named_like_folders(client: Client, project: str) -> None:
+    client.put("/v1/users/ada", json={})
+    path = f"/v1/projects/{segment(project)}/members/ada"
+    assert client.put(path).json() == {"project": project, "user": "ada", "member": True}
+    assert client.get("/v1/projects").json()["items"] == [{"name": project, "members": ["ada"]}]
+    assert client.delete(path).json()["member"] is False
+    made = client.post("/v1/keys", json={"user": "ada", "role": "submitter", "projects": [project]})
+    assert made.json()["projects"] == [project]
+
+
+def test_a_user_with_a_slash_is_refused_with_the_reason(client: Client) -> None:
+    message = "must not have slashes or control characters, and must not be '.' or '..'"
+    for path in ("/v1/users/a%2Fb", "/v1/projects/nlp/members/a%2Fb"):
+        refusal = assert_problem(client.put(path, json={}), "invalid-parameter")
+        assert refusal["errors"] == [{"parameter": "user", "detail": message}]
 
 
 @pytest.mark.parametrize("name", ["...", "..a", ".a", "a.", "a..b", "ü ö", "DOMAIN\\ada"])

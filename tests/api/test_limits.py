@@ -58,6 +58,18 @@ def test_a_quota_is_replaced_as_a_whole_and_removed(client: Client, world: World
     assert_problem(client.delete("/v1/quotas/user/ann"), "not-found")
 
 
+@pytest.mark.parametrize("scope", ["user", "project"])
+def test_a_quota_can_be_for_every_name_that_a_job_can_have(client: Client, scope: str) -> None:
+    submit(client, **{scope: "team/nlp"})
+    made = client.put(f"/v1/quotas/{scope}/team%2Fnlp", json={"jobs_queued_max": 5})
+    assert (made.json()["name"], made.json()["jobs"]) == ("team/nlp", 1)
+    assert client.get("/v1/quotas").json() == {"quotas": [made.json()]}
+    [line] = client.get("/v1/audit", params={"target": f"quota {scope} team/nlp"}).json()["items"]
+    assert line["action"] == "PUT /v1/quotas/{scope}/{name}"
+    assert client.delete(f"/v1/quotas/{scope}/team%2Fnlp").status_code == 200
+    assert client.get("/v1/quotas").json() == {"quotas": []}
+
+
 def test_a_quota_and_a_pause_leave_each_other_alone(client: Client, world: World) -> None:
     client.put("/v1/quotas/project/nlp", json={"gpus_running_max": 2})
     client.post("/v1/queue/pause", json={"project": "nlp", "reason": "why"})

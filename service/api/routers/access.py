@@ -36,7 +36,7 @@ from service.wire.access import (
     SignInCodeDocument,
     UserDocument,
 )
-from service.wire.base import OWNER, TEXT_MAX
+from service.wire.base import PROJECT, TEXT_MAX, USER
 from service.wire.bodies import KeyBody, UserBody
 
 routes = Routes("access")
@@ -45,8 +45,8 @@ CODE_S = 60.0
 """Life of a code that signs a browser in."""
 
 KeyPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX, description="The key's id.")]
-UserPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX, pattern=OWNER)]
-ProjectPath = UserPath
+UserPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX, pattern=USER)]
+ProjectPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX, pattern=PROJECT)]
 
 
 @routes.read("/me", READ, "Show the caller")
@@ -179,7 +179,7 @@ def list_users(dependencies: Deps, paging: Paging) -> Page[UserDocument]:
     return paging.page("users", rows, lambda row: (row.name,), lambda row: user_document(row, projects[row.name]))
 
 
-@routes.change("PUT", "/users/{user}", ADMINISTER, "Add, disable or enable a user", UserDocument, 404, status=200)
+@routes.change("PUT", "/users/{user:path}", ADMINISTER, "Add, disable or enable a user", UserDocument, 404, status=200)
 def put_user(
     dependencies: Deps,
     change: Change,
@@ -224,7 +224,7 @@ def list_projects(dependencies: Deps, paging: Paging) -> Page[ProjectDocument]:
 
 @routes.change(
     "PUT",
-    "/projects/{project}/members/{user}",
+    "/projects/{project:path}/members/{user:path}",
     ADMINISTER,
     "Add a user to a project",
     MembershipDocument,
@@ -252,7 +252,7 @@ def add_member(
 
 @routes.change(
     "DELETE",
-    "/projects/{project}/members/{user}",
+    "/projects/{project:path}/members/{user:path}",
     ADMINISTER,
     "Remove a user from a project",
     MembershipDocument,

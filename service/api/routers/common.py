@@ -66,7 +66,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 async def _known_parameters(request: Request) -> None:
     """Refuse unknown parameters: a mistyped filter would silently list everything."""
-    known = request.app.state.query_parameters[request.method, request.scope["route"].path]
+    known = request.app.state.query_parameters[request.method, request.scope["route"].path_format]
     faults = [Fault("is unknown", parameter=name) for name in request.query_params if name not in known]
     if faults:
         raise Problem(ProblemType.INVALID_PARAMETER, faults=faults)

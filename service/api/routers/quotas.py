@@ -52,13 +52,13 @@ def show_shares(dependencies: Deps, caller: Caller, leader: ToLeader) -> SharesD
     return shares_document(dependencies.now_s(), policy, shares, owners, caller)
 
 
-@routes.change("PUT", "/quotas/{scope}/{name}", OPERATE, "Set a quota", QuotaDocument, status=200)
+@routes.change("PUT", "/quotas/{scope}/{name:path}", OPERATE, "Set a quota", QuotaDocument, status=200)
 def set_quota(dependencies: Deps, change: Change, scope: ScopePath, name: OwnerPath, body: QuotaBody) -> Response:
     """It applies to later starts and submissions. A quota below the current use stops no job."""
     return _change(dependencies, change, LimitOwner(Scope(scope), name), body)
 
 
-@routes.change("DELETE", "/quotas/{scope}/{name}", OPERATE, "Remove a quota", QuotaDocument, 404, status=200)
+@routes.change("DELETE", "/quotas/{scope}/{name:path}", OPERATE, "Remove a quota", QuotaDocument, 404, status=200)
 def remove_quota(
     dependencies: Deps, change: Change, scope: ScopePath, name: OwnerPath, body: NoBody = None
 ) -> Response:

@@ -42,7 +42,7 @@ def test_phases_are_nested_spans(spans: InMemorySpanExporter) -> None:
 def test_a_request_is_a_span_and_counts_by_its_route(spans: InMemorySpanExporter) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         class Route:
-            path = "/v1/jobs/{job_id}"
+            path_format = "/v1/jobs/{job_id}"
 
         if scope["path"].startswith("/v1/jobs/"):
             scope["route"] = Route()
