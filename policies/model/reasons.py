@@ -22,6 +22,7 @@ class Reason(StrEnum):
     DEPENDENCY = "dependency"
     RETRY_BACKOFF = "retry_backoff"
     QUOTA = "quota"
+    QUOTA_TOO_SMALL = "quota_too_small"
     QUEUE_PAUSED = "queue_paused"
     RESERVED_SERVERS = "reserved_servers"
     NO_SUCH_SERVERS = "no_such_servers"
@@ -73,6 +74,8 @@ SENTENCES: dict[Reason, str] = {
     Reason.RETRY_BACKOFF: "The last attempt failed, or yielded without progress; the job starts again after a pause.",
     Reason.QUOTA: "The job's user, project or array has reached its GPU limit; the job can start when it holds fewer "
     "GPUs.",
+    Reason.QUOTA_TOO_SMALL: "A quota of the job's user or project is smaller than its gang; the job can start when the quota is "
+    "raised.",
     Reason.QUEUE_PAUSED: "The queue, or the user's or project's part of it, is paused; the job can start when it is resumed.",
     Reason.RESERVED_SERVERS: "The free servers are reserved for other jobs; the job starts on other servers, or after the "
     "reservation.",

@@ -34,6 +34,9 @@ D = TypeVar("D")
 
 ETA_REASON = "No forecast is recorded yet. `sooner forecast`, or GET /v1/jobs/{id}/forecast, requests one."
 
+_WAITS_FOR_PEOPLE = (Reason.HELD, Reason.QUEUE_PAUSED, Reason.QUOTA_TOO_SMALL, Reason.NO_SUCH_SERVERS)
+"""Reasons that only somebody's action ends."""
+
 LATEST_S = 253_402_128_000.0
 """9999-12-30: later times are given as this one. ISO 8601 has four digits for a year, and every time zone must fit."""
 
@@ -148,7 +151,7 @@ def job_document(summary: JobSummary) -> JobDocument:
 
 def _why_no_eta(waits: Reason) -> str:
     """Why an unfinished job has no forecast. One that never starts as things are gets none by asking for it."""
-    return waits.sentence if waits in (Reason.HELD, Reason.QUEUE_PAUSED, Reason.NO_SUCH_SERVERS) else ETA_REASON
+    return waits.sentence if waits in _WAITS_FOR_PEOPLE else ETA_REASON
 
 
 def attempt_document(

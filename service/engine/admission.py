@@ -207,7 +207,7 @@ class Admission:
             job.gate = None
         noted = tuple(self._jobs[job_id] for job_id in self._unnoted)
         for job in noted:
-            job.gate = self._reason(self._owners(job))
+            job.gate = self._reason(job)
         self._admitted, self._sent_back, self._unnoted = {}, {}, {}
         self._restless = self._lowered = False
         return Settled(admitted, sent_back, noted)
@@ -342,8 +342,10 @@ class Admission:
 
     # Reasons.
 
-    def _reason(self, owners: Owners) -> Reason:
-        return Reason.QUEUE_PAUSED if any(self._limits[owner].paused for owner in owners) else Reason.QUOTA
+    def _reason(self, job: JobRecord) -> Reason:
+        if any(self._limits[owner].paused for owner in self._owners(job)):
+            return Reason.QUEUE_PAUSED
+        return Reason.QUOTA_TOO_SMALL if job.id in self._too_wide else Reason.QUOTA
 
     def why(self, job: JobRecord) -> tuple[str, dict[str, float]]:
         """For a job that is kept back: a sentence that names the limit and its use, and the numbers in it."""

@@ -422,6 +422,8 @@ def _why_not(job: JobRecord, missing: int, samples: int) -> str:
         return "The job is held; it can start when it is released."
     if job.gate is Reason.QUEUE_PAUSED:
         return "Its queue is paused; it can start when the queue is resumed."
+    if job.gate is Reason.QUOTA_TOO_SMALL:
+        return Reason.QUOTA_TOO_SMALL.sentence
     if job.gate is Reason.QUOTA:
         return f"It does not start in {missing} of {samples} sampled futures: its user, project or array has reached its limit."
     if job.spec.needs:

@@ -73,7 +73,7 @@ def test_an_element_that_is_held_takes_no_place() -> None:
 def test_elements_that_a_quota_does_not_admit_may_all_leave_at_once(leave: Callable[[Story, str], Story]) -> None:
     story = cluster("1x8", policy("fifo_backfill")).quota(2, user="u")
     add_array(story, "a", [10, 10, 10], 2, gpus=4)
-    story.until(0).waits("a0", Reason.QUOTA)
+    story.until(0).waits("a0", Reason.QUOTA_TOO_SMALL)
     for element in ("a0", "a1", "a2"):
         leave(story, element)
     story.job("other", runs_s=5, at_s=1, gpus=1).until(1).starts("other")

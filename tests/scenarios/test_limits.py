@@ -39,7 +39,7 @@ def test_whom_a_users_quota_keeps_back_takes_no_room_of_the_project() -> None:
     made = story("1x8").quota(2, project="nlp").quota(0, user="ann")
     made.job("ann", user="ann", project="nlp", priority=9, runs_s=10)
     made.job("bob1", user="bob", project="nlp", runs_s=10).job("bob2", user="bob", project="nlp", runs_s=10)
-    made.until(0).starts("bob1", "bob2").waits("ann", Reason.QUOTA)
+    made.until(0).starts("bob1", "bob2").waits("ann", Reason.QUOTA_TOO_SMALL)
 
 
 def test_a_wide_gang_is_not_passed_for_ever_by_narrow_ones() -> None:
@@ -54,13 +54,21 @@ def test_a_wide_gang_is_not_passed_for_ever_by_narrow_ones() -> None:
 def test_a_gang_wider_than_the_quota_says_so_and_keeps_nobody_waiting() -> None:
     made = story("1x8").quota(2, project="nlp")
     made.job("wide", gpus=4, runs_s=10, project="nlp").job("narrow", runs_s=10, project="nlp")
-    made.until(0).starts("narrow").waits("wide", Reason.QUOTA)
+    made.until(0).starts("narrow").waits("wide", Reason.QUOTA_TOO_SMALL)
     told = made.engine.explain(made.ids["wide"])
     assert told.detail == (
         "Project 'nlp' may hold 2 of the GPUs at a time, fewer than the job needs; raise the quota or ask for fewer."
     )
     made.until(1).quota(4, project="nlp").until(2)
     made.waits("wide", Reason.QUOTA).until(10).finishes("narrow").starts("wide")
+
+
+def test_a_quota_that_is_lowered_below_a_waiting_gang_says_so_also_after_a_restart() -> None:
+    made = story("1x8").quota(4, project="nlp").quota(8, user="ann")
+    made.job("running", gpus=4, runs_s=100, project="nlp").until(0).starts("running")
+    made.job("gang", gpus=4, runs_s=10, user="ann", project="nlp", at_s=1).until(1).waits("gang", Reason.QUOTA)
+    made.quota(2, user="ann").until(2).waits("gang", Reason.QUOTA_TOO_SMALL).restart().until(3)
+    made.waits("gang", Reason.QUOTA_TOO_SMALL).pause(project="nlp").until(4).waits("gang", Reason.QUEUE_PAUSED)
 
 
 def test_a_gang_whose_servers_are_down_takes_no_room_of_the_quota_until_they_return() -> None:

@@ -21,8 +21,10 @@ from policies.model.estimate import Estimate, Unit
 from policies.model.ids import JobId, ServerIndex, attempt_id
 from policies.model.job import ArrayPlace, JobSpec, PreemptionSignal
 from policies.model.placement import ServerShare, place
+from policies.model.reasons import Reason
 from policies.registry import make_policy
 from policies.throughput import iteration_time_s, iteration_times
+from service.engine.limits import LimitOwner, OwnerLimit, Scope
 from service.engine.ports import AttemptStatus
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord
 from service.engine.world import Costs
@@ -199,6 +201,14 @@ def test_the_walltime_ends_a_job_and_a_failed_dependency_never_starts_the_next()
     second = found.jobs[JobId(2)]
     assert (second.start, second.finish) == (None, None)
     assert second.reason == "It does not start in 20 of 20 sampled futures: it waits for jobs in 'after'."
+
+
+def test_a_gang_larger_than_a_quota_gets_the_reason_in_place_of_a_forecast() -> None:
+    gang = job(1, (5.0,), gpus=4, gate=Reason.QUOTA_TOO_SMALL)
+    world = snapshot(gang, cluster=Cluster("one", (Server("a", 4),)))
+    found = fifo(replace(world, limits={LimitOwner(Scope.USER, "u"): OwnerLimit(2)}))
+    assert (found.jobs[JobId(1)].start, found.jobs[JobId(1)].finish) == (None, None)
+    assert found.jobs[JobId(1)].reason == Reason.QUOTA_TOO_SMALL.sentence
 
 
 def test_a_dependency_that_has_ended_is_met() -> None:
