@@ -1,7 +1,8 @@
 """An executor without processes: jobs "run" for a declared time on a given clock, and its reports can be made faulty.
 
 For trying the service on a laptop (``--executor fake``) and for tests. Nothing survives a restart of the service: its open
-attempts count as failed then, as after a machine was replaced. No service with open attempts of executor=local starts with it.
+attempts are then lost with their servers, and their jobs start again without using up a retry. No service with open attempts of
+executor=local starts with it.
 """
 
 import hashlib
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from policies.model.cluster import Cluster
-from policies.model.ids import AttemptId, JobId
+from policies.model.ids import AttemptId, JobId, ServerIndex
 from policies.model.job import JobSpec
 from service.engine.commands import Command, Launch, Stop
 from service.engine.events import Report, ReportKind
@@ -20,6 +21,7 @@ DURATION_LABEL = "fake_duration_s"
 """Label with the run time of a job in seconds. Without it: iterations x ``iteration_s``, else ``duration_s``."""
 EXIT_CODE_LABEL = "fake_exit_code"
 """Label with the exit code of a job that runs to its end (default 0)."""
+_ENDS = frozenset({ReportKind.EXITED, ReportKind.LOST})
 _CHECKPOINTED = 75
 _TERMINATED = 143
 
@@ -114,7 +116,7 @@ class FakeExecutor:
                 continue
             if report.kind is ReportKind.STARTED:
                 attempt.started_acknowledged = True
-            elif report.kind is ReportKind.EXITED:
+            elif report.kind in _ENDS:
                 del self._attempts[attempt.id]
                 self._over.add(attempt.id)
 
@@ -182,8 +184,16 @@ class FakeExecutor:
             return
         attempt = self._attempts.get(stop.attempt)
         if attempt is None:
-            # A tombstone: it ends at once, and never starts.
-            end = Report(ReportKind.EXITED, now_s, stop.attempt, stop_signalled=True)
+            # A tombstone: it ends at once, and never starts. An attempt of an earlier service ran until that ended. A loss
+            # that names a server uses up no retry; which one it names makes no difference.
+            end = Report(
+                ReportKind.LOST,
+                now_s,
+                stop.attempt,
+                ServerIndex(0),
+                stop_signalled=True,
+                detail="the service that simulated the attempt has ended",
+            )
             attempt = _Attempt(stop.attempt, now_s, 0.0, started_acknowledged=True, stop_at_s=now_s, ended=end)
             self._attempts[stop.attempt] = attempt
         elif attempt.stop_at_s is None:
