@@ -134,7 +134,13 @@ def serve(answer: Callable[[Any], Any], answered: type[Exception]) -> None:
             found = answer(pickle.loads(message))  # noqa: S301 (our own parent)
         except answered as error:
             found = error
-        write_message(answers, pickle.dumps(found))
+        try:
+            write_message(answers, pickle.dumps(found))
+        except BrokenPipeError:
+            # The parent has ended. Closing drops the rest of the answer, which would be flushed at the exit.
+            with suppress(BrokenPipeError):
+                answers.close()
+            return
 
 
 def write_message(stream: IO[bytes], message: bytes) -> None:
