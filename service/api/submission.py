@@ -33,6 +33,8 @@ from service.api.plans import job_plan_document
 from service.api.problems import Fault, Problem, ProblemType, json_pointer
 from service.db import reads
 from service.db.access import seen_jobs
+from service.db.dialects import take_locks
+from service.db.retention import DEPENDENCIES_LOCK
 from service.domain.access import NO_PROJECT, Identity
 from service.runtime.accounts import NoAccount, account_of
 from service.wire.bodies import CatalogueGraphBody, JobBody, JobsBody
@@ -140,6 +142,8 @@ def insert(session: Session, submissions: Sequence[Submission]) -> list[Answer |
     dependencies = submissions[0].dependencies
     specs = [spec for each in submissions for spec in each.specs]
     owners = OwnersCapacity(connection, specs, dependencies.settings)
+    if any(spec.needs for spec in specs):
+        take_locks(connection, DEPENDENCIES_LOCK)
     refusals = [_refusal(connection, each, owners) for each in submissions]
     accepted = [each for each, refusal in zip(submissions, refusals, strict=True) if refusal is None]
     specs = [spec for each in accepted for spec in each.specs]

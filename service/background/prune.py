@@ -13,8 +13,17 @@ from sqlalchemy import ColumnElement, Table, delete, func, select, update
 
 from policies.model.ids import JobId
 from service.config.settings import Settings
+from service.db.dialects import take_locks
 from service.db.progress import outline_progress, thin_progress
-from service.db.retention import delete_jobs, delete_labels, expired_jobs, expired_labels, referenced_jobs
+from service.db.retention import (
+    DEPENDENCIES_LOCK,
+    delete_jobs,
+    delete_labels,
+    expired_jobs,
+    expired_labels,
+    newest_job,
+    referenced_jobs,
+)
 from service.db.rows import chunks
 from service.db.services import delete_silent
 from service.db.session import Database
@@ -164,11 +173,19 @@ def _prune_jobs(database: Database, settings: Settings, now_s: float, *, with_fi
         connection = session.connection()
         if not expired_jobs(connection, before_s, files_before_s, 0, 1):
             return 0
-        awaited = referenced_jobs(connection)
+    with database.writing() as session:
+        take_locks(session.connection(), DEPENDENCIES_LOCK)
+        looked_at = newest_job(session.connection())
+    with database.reading() as session:
+        awaited = referenced_jobs(session.connection())
     deleted, after = 0, 0
     while True:
         with database.writing() as session:
             connection = session.connection()
+            take_locks(connection, DEPENDENCIES_LOCK)
+            # Jobs that were submitted meanwhile; the many others are read once.
+            awaited |= referenced_jobs(connection, above=looked_at)
+            looked_at = newest_job(connection)
             old = expired_jobs(connection, before_s, files_before_s, after, portion)
             ids = [job for job in old if job not in awaited]
             if ids:

@@ -5,7 +5,7 @@ A training label takes over the job's spec, so training goes on as before. Usage
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, Text, and_, cast, delete, or_, select, update
+from sqlalchemy import Connection, Text, and_, cast, delete, func, or_, select, update
 
 from policies.model.ids import JobId
 from service.db.prediction_rows import delete_unused_predictions
@@ -16,12 +16,21 @@ from service.db.tables import ATTEMPTS, EVENTS, FORECASTS, HISTORY, JOBS, PREDIC
 _OF_JOBS = (PROGRESS, PREDICTIONS, FORECASTS, EVENTS, REQUESTS, ATTEMPTS)
 
 
-def referenced_jobs(connection: Connection) -> set[JobId]:
-    """Jobs that an unfinished job refers to, as its dependency or as the first element of its array.
+DEPENDENCIES_LOCK = "dependencies"
+"""The lock for submissions with jobs in ``after``, and for deleting jobs: what is in ``after`` stays from then on."""
+
+
+def newest_job(connection: Connection) -> int:
+    """The largest id of a job, 0 without jobs. Under the lock: jobs with dependencies that come later have larger ids."""
+    return connection.execute(select(func.max(JOBS.c.id))).scalar() or 0
+
+
+def referenced_jobs(connection: Connection, above: int = 0) -> set[JobId]:
+    """Jobs that an unfinished job with an id above ``above`` refers to, as its dependency or as the first element of its array.
 
     A restarted engine needs the end of a dependency, and the owner of an array is that of its first element.
     """
-    texts = select(cast(JOBS.c.spec, Text)).where(JOBS.c.state.not_in(ENDED_JOBS))
+    texts = select(cast(JOBS.c.spec, Text)).where(JOBS.c.state.not_in(ENDED_JOBS), JOBS.c.id > above)
     specs = SpecReader(connection, RecentSpecs())
     referenced: set[JobId] = set()
     for text in connection.execute(texts, execution_options={"yield_per": 1000}).scalars():

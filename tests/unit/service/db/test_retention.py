@@ -5,17 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import Connection, func, select, update
 
 from policies.model.estimate import EndedJob, Estimate, Prediction, Unit
 from policies.model.ids import AttemptId, JobId
 from policies.model.job import ArrayPlace
+from service.background import prune as pruning
 from service.background.prune import FILES_GRACE_S, Pruned, prune
 from service.config.settings import Settings, SettingsError, load_settings
 from service.db.check import check_connection
 from service.db.history import ended_jobs
 from service.db.progress import ProgressPoint, record_progress
-from service.db.retention import delete_labels
+from service.db.retention import delete_labels, referenced_jobs
 from service.db.session import Database
 from service.db.store import SqlStore
 from service.db.tables import HISTORY, JOBS, METADATA, HistoryRow
@@ -143,6 +144,27 @@ def test_a_job_that_somebody_needs_stays(any_database: Database, tmp_path: Path)
     assert _prune(any_database, settings, 40 * DAY_S).jobs == 1
     assert _jobs(any_database) == [needed, asked, waiting]
     assert plain not in _jobs(any_database)
+
+
+def test_a_job_that_is_needed_since_the_pruning_began_stays(
+    any_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, store = Driver(SqlStore(any_database)), SqlStore(any_database)
+    _, needed, needed_too, _ = _run(any_database, 4, 0.0, driver)
+    settings = _settings(tmp_path, prune_rows_max=20)  # one job in each portion
+    _prune(any_database, settings, 30 * DAY_S)
+    waiting: list[JobId] = []
+
+    def and_a_submission(connection: Connection, above: int = 0) -> set[JobId]:
+        found = referenced_jobs(connection, above)
+        if not above:
+            with any_database.writing() as session:
+                waiting.extend(store.submit(session, [replace(SPEC, after=(needed,), after_any=(needed_too,))], 0.0))
+        return found
+
+    monkeypatch.setattr(pruning, "referenced_jobs", and_a_submission)
+    assert _prune(any_database, settings, 40 * DAY_S).jobs == 2
+    assert _jobs(any_database) == [needed, needed_too, *waiting]
 
 
 def test_the_first_element_of_an_array_stays_as_long_as_one_has_not_ended(
