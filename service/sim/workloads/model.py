@@ -43,9 +43,12 @@ class WorkloadJob:
     final_state: str = ""
 
 
-def breaks_line(text: str) -> bool:
-    """Whether a row with this text is more than one line to some tools that read the table."""
-    return "\n" in text or "\r" in text or "\0" in text
+def misread(text: str) -> str:
+    """What makes a row with this text more than one line, or less than a line, to some tools that read the table; empty if
+    nothing does."""
+    if "\n" in text or "\r" in text:
+        return "a line break"
+    return "a NUL character" if "\0" in text else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from service.sim.workloads.model import (
     SkippedRow,
     Workload,
     WorkloadJob,
-    breaks_line,
+    misread,
 )
 
 COLUMNS = (
@@ -62,8 +62,8 @@ def _empty(cell: Cell) -> bool:
 
 def _text(column: str, cell: Cell) -> str:
     text = "" if _empty(cell) else str(cell)
-    if breaks_line(text):
-        raise _BadCell(column, "must not contain line breaks")
+    if found := misread(text):
+        raise _BadCell(column, f"must not contain {found}")
     return text
 
 

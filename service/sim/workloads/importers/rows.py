@@ -18,8 +18,8 @@ from service.sim.workloads.model import (
     SkippedRow,
     Workload,
     WorkloadJob,
-    breaks_line,
     in_submission_order,
+    misread,
 )
 
 Row = TypeVar("Row")
@@ -140,6 +140,6 @@ def checked(job: WorkloadJob) -> WorkloadJob:
     times_s = (job.submit_time_s, job.duration_s, job.end_time_s or 0.0, job.walltime_s or 0.0)
     if not -_SECONDS_MAX <= min(times_s) <= max(times_s) <= _SECONDS_MAX:
         raise SkipRow(f"a time beyond {_SECONDS_MAX:,.0f} s")
-    if breaks_line("".join((job.job_id, job.user, job.project, job.name, job.gpu_type))):
-        raise SkipRow("a text with a line break")
+    if found := misread("".join((job.job_id, job.user, job.project, job.name, job.gpu_type))):
+        raise SkipRow(f"a text with {found}")
     return job

@@ -50,6 +50,7 @@ def test_quoted_commas_belong_to_the_name_and_unquoted_ones_skip_the_row(tmp_pat
         "2,u,v,train, lr=0.1,2,COMPLETED,2020-06-09 18:41:01,2020-06-09 18:41:01,2020-06-09 18:41:02,1\n"
         '3,u,v,"two\nlines",2,COMPLETED,2020-06-09 18:41:01,2020-06-09 18:41:01,2020-06-09 18:41:02,1\n'
         "4,u,v,short\n"
+        "5,u,v,a\0b,2,COMPLETED,2020-06-09 18:41:01,2020-06-09 18:41:01,2020-06-09 18:41:02,1\n"
     )
     workload = _import("helios", tmp_path, text)
     assert [job.name for job in workload.jobs] == ['train, lr=0.1 "b"']
@@ -57,6 +58,7 @@ def test_quoted_commas_belong_to_the_name_and_unquoted_ones_skip_the_row(tmp_pat
         (3, "the row has more cells than the header"),
         (5, "a text with a line break"),
         (6, "the job has not ended, its state is empty"),
+        (7, "a text with a NUL character"),
     ]
 
 

@@ -139,6 +139,14 @@ def test_a_broken_header_is_an_error_even_with_skip_invalid(tmp_path: Path, head
     assert (caught.value.line, caught.value.column) == (1, column)
 
 
+@pytest.mark.parametrize(("text", "found"), [('"a\nb"', "a line break"), ("a\0b", "a NUL character")])
+def test_what_tools_would_read_otherwise_is_named(tmp_path: Path, text: str, found: str) -> None:
+    path = _write(tmp_path / "w.csv", f"{text},0,1,10")
+    with pytest.raises(WorkloadError, match=f"must not contain {found}") as caught:
+        read_workload(path)
+    assert caught.value.column == "job_id"
+
+
 def test_first_takes_the_first_rows_of_the_file(tmp_path: Path) -> None:
     path = _write(tmp_path / "w.csv", "a,0,1,10", "b,1,0,10", "c,2,1,10", "broken")
     workload = read_workload(path, first=2, skip_invalid=True)
