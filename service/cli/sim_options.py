@@ -51,7 +51,13 @@ PoliciesOption = Annotated[
 OptionOption = Annotated[
     list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="Policy option; repeatable.")
 ]
-PredictorOption = Annotated[str, typer.Option("--predictor", help="oracle, noisy:SIGMA, adversarial, trained or none.")]
+PredictorOption = Annotated[
+    str,
+    typer.Option(
+        "--predictor",
+        help="oracle, noisy:SIGMA, adversarial, trained or none. `sooner sim what-if` also takes recorded.",
+    ),
+]
 PreemptionOption = Annotated[
     str | None, typer.Option("--preemption", help="never, guided or always. Default: the policy's default.")
 ]

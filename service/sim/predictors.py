@@ -134,7 +134,9 @@ def make_predictor(
         return NoPredictor()
     if kind == "recorded":
         if jobs and all(job.predicted is None for job in jobs):
-            raise PredictorNameError("predictor 'recorded' needs jobs that a service has predicted: its own history")
+            raise PredictorNameError(
+                "predictor 'recorded' needs jobs that a service has predicted: its own history, which sooner sim what-if replays"
+            )
         return RecordedPredictor(by_id)
     if kind == "trained":
         # Only this predictor needs the learning libraries, which take a second to load.

@@ -94,7 +94,7 @@ def test_an_exported_past_can_be_read_and_simulated(database: Database, tmp_path
     table_again = read_workload(tmp_path / "past.csv")
     assert table_again.jobs == history.workload.jobs
     assert run(table_again, CLUSTER, make_policy("fifo"), "oracle", OPTIONS).result.finished == 6
-    with pytest.raises(PredictorNameError, match="own history"):
+    with pytest.raises(PredictorNameError, match="own history, which sooner sim what-if replays"):
         run(table_again, CLUSTER, make_policy("fifo"), "recorded", OPTIONS)
 
 
