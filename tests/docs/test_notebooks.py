@@ -173,6 +173,22 @@ def test_iteration_times_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert len(ran.pictures) == 4
 
 
+def test_one_job_under_one_policy_is_compared_with_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workload = generate(3, 1, gpus=16)
+    write_workload(workload, tmp_path / "jobs.csv")
+    ran = Ran("02_policy_comparison.ipynb", SOURCE=str(tmp_path / "jobs.csv"), POLICIES=["asrpt"], ERRORS=["oracle"])
+    assert capsys.readouterr().out.startswith("1 job on ")
+    said = [picture.finding for picture in ran.pictures]
+    assert "No policy has stopped a job" in said
+    assert [finding.count("under ") + finding.count("Under ") for finding in said if "nder asrpt" in finding][:2] == [
+        1,
+        1,
+    ]
+    assert not any("0.0 times" in finding for finding in said)
+    Ran("03_workload.ipynb", SOURCE=str(tmp_path / "jobs.csv"))
+    assert capsys.readouterr().out.startswith("1 job over ")
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("05")])
 def test_a_table_that_says_little(name: str, tmp_path: Path) -> None:
     """Nobody's unnamed jobs, in one size, without iterations: pictures that need more give way to a note."""
