@@ -19,6 +19,7 @@ from service.config.settings import Settings
 from service.db import reads
 from service.db.dialects import take_locks
 from service.db.limits import locked_limits, unfinished_of
+from service.domain.counts import count_of
 from service.engine.limits import LimitOwner, Scope
 
 RECOUNT_S = 1.0
@@ -93,7 +94,7 @@ class OwnersCapacity:
         for owner, (most, limit) in limits.items():
             if most is not None:
                 self._left[owner] = most - unfinished_of(connection, owner, most)
-                self._limits[owner] = f"{owner.title} may have at most {most} unfinished jobs ({limit})."
+                self._limits[owner] = f"{owner.title} may have at most {count_of(most, 'unfinished job')} ({limit})."
 
     def take(self, specs: Iterable[JobSpec]) -> None:
         """Count in these jobs. Raises Problem (429) if they exceed the limit of an owner."""

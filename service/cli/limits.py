@@ -24,6 +24,7 @@ from service.cli.output import (
     show_service,
 )
 from service.client import Client
+from service.domain.counts import count_of
 
 if TYPE_CHECKING:
     from service.wire.cluster import PauseDocument, QuotaDocument, ReservationDocument
@@ -42,7 +43,8 @@ PAUSES: Table[PauseDocument] = Table(
 
 def _queue(client: Client) -> Answer[PauseDocument]:
     queue = client.queue.show()
-    note = f"{queue['jobs']} unfinished jobs hold {queue['gpus_running']} GPUs"
+    jobs, gpus = queue["jobs"], queue["gpus_running"]
+    note = f"{count_of(jobs, 'unfinished job')} {'holds' if jobs == 1 else 'hold'} {count_of(gpus, 'GPU')}"
     if not queue["pauses"]:
         note += "; nothing is paused"
     return Answer(queue["pauses"], {"schema": "sooner.queue/1", "queue": queue}, note)

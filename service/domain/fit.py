@@ -10,6 +10,7 @@ from policies.model.job import JobSpec
 from policies.model.parallelism import ParallelismConfig
 from policies.model.resources import demand_of
 from policies.training.gpu_names import types_meant, with_types_of
+from service.domain.counts import count_of
 
 _ONE_STAGE = StageGraph((Stage("", 1.0, 1.0, 0),), ())
 
@@ -48,7 +49,7 @@ class Fit:
         key = "gpus" if spec.parallelism is None else "parallelism" if spec.plan is None else "plan"
         if spec.gpus > most:
             kind = f" of type {asked[0]}" if len(asked) == 1 else " of one type"
-            return f"needs {spec.gpus} GPUs; the cluster has {most}{kind}", key
+            return f"needs {count_of(spec.gpus, 'GPU')}; the cluster has {most}{kind}", key
         shape = (
             spec.gpus,
             spec.gpu_types,
@@ -79,7 +80,7 @@ class Fit:
         if spec.gpu_memory_gib is not None and fits_empty(self._cluster, replace(spec, gpu_memory_gib=None)):
             most = max((each.gpu_memory_gib for each in servers if each.gpu_memory_gib is not None), default=0.0)
             return (
-                f"needs {spec.gpus} GPUs of at least {spec.gpu_memory_gib:g} GiB; "
+                f"needs {count_of(spec.gpus, 'GPU')} of at least {spec.gpu_memory_gib:g} GiB; "
                 f"the largest that the servers state have {most:g} GiB"
             ), "gpu_memory_gib"
         without = (
@@ -91,7 +92,7 @@ class Fit:
             if needed is not None and fits_empty(self._cluster, rest):
                 stated = [getattr(each, key) for each in servers if getattr(each, key) is not None]
                 return (
-                    f"needs {needed:g} {unit} beside {spec.gpus} GPUs; no set of servers has so much beside them: "
+                    f"needs {needed:g} {unit} beside {count_of(spec.gpus, 'GPU')}; no set of servers has so much beside them: "
                     f"one has at most {max(stated):g}, all together {sum(stated):g}"
                 ), key
         return None

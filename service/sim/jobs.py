@@ -17,6 +17,7 @@ from policies.model.placement import Slowdown
 from policies.model.value import value
 from policies.throughput import NeverFits, iteration_times_over, times_of
 from policies.training.gpu_names import meant_by, types_meant
+from service.domain.counts import count_of
 from service.sim.sensitivity import drawn_iterations, true_slowdown
 from service.sim.work import JobTruth
 from service.sim.workloads.files import WorkloadError
@@ -201,4 +202,4 @@ def _check_size(row: WorkloadJob, cluster: Cluster) -> None:
         most = max(cluster.gpus_by_type.values())
         kind = " of one type" if len(cluster.gpus_by_type) > 1 else ""
     if row.gpus > most:
-        raise ValueError(f"needs {row.gpus} GPUs, but cluster {cluster.name!r} has {most}{kind}")
+        raise ValueError(f"needs {count_of(row.gpus, 'GPU')}, but cluster {cluster.name!r} has {most}{kind}")

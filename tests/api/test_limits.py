@@ -223,9 +223,9 @@ def test_a_job_that_needs_more_than_the_servers_have_is_refused_with_the_key(cli
     ):
         assert submit(client, **needs).status_code == 201
     for needs, pointer, words in (
-        ({"gpus": 1, "cpus": 65}, "/cpus", "needs 65 CPUs beside 1 GPUs; no set of servers has so much"),
+        ({"gpus": 1, "cpus": 65}, "/cpus", "needs 65 CPUs beside 1 GPU; no set of servers has so much"),
         ({"gpus": 16, "cpus": 34}, "/cpus", "one has at most 64, all together 80"),
-        ({"gpus": 1, "memory_gib": 256.5}, "/memory_gib", "needs 256.5 GiB of memory beside 1 GPUs"),
+        ({"gpus": 1, "memory_gib": 256.5}, "/memory_gib", "needs 256.5 GiB of memory beside 1 GPU; "),
         ({"gpus": 9, "gpu_memory_gib": 20}, "/gpu_memory_gib", "needs 9 GPUs of at least 20 GiB"),
         ({"gpus": 1, "gpu_memory_gib": 81}, "/gpu_memory_gib", "the largest that the servers state have 80 GiB"),
     ):

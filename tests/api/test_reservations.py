@@ -60,13 +60,20 @@ def test_a_number_of_servers_takes_the_freest_that_are_open(client: Client, worl
     world.free["a"] = 1
     assert reserve(client, servers=None, count=1).json()["servers"] == ["b"]
     assert reserve(client, servers=None, count=2).json()["servers"] == ["a", "c"]
-    assert_problem(reserve(client, servers=None, count=1), "conflict")
+    refused = assert_problem(reserve(client, servers=None, count=1), "conflict")
+    assert refused["detail"] == "No server is up and not reserved at that time (count is 1)."
     world.usable["a"] = 0
     problem = assert_problem(
         reserve(client, servers=None, count=3, starts_at="2026-01-02T00:00:00Z", ends_at="2026-01-02T01:00:00Z"),
         "conflict",
     )
-    assert problem["detail"] == "Only 2 servers are up and not reserved at that time."
+    assert problem["detail"] == "Only 2 servers are up and not reserved at that time (count is 3)."
+    world.usable["b"] = 0
+    problem = assert_problem(
+        reserve(client, servers=None, count=3, starts_at="2026-01-02T00:00:00Z", ends_at="2026-01-02T01:00:00Z"),
+        "conflict",
+    )
+    assert problem["detail"] == "Only 1 server is up and not reserved at that time (count is 3)."
 
 
 def test_it_is_over_by_itself_or_by_request(client: Client, world: World) -> None:

@@ -26,6 +26,7 @@ from service.db.reservations import (
     open_reservations,
 )
 from service.domain.access import Identity
+from service.domain.counts import count_of
 from service.engine.events import EngineRequest, RequestKind
 from service.engine.limits import LimitOwner, Scope
 from service.wire.bodies import Id, ReservationBody
@@ -153,7 +154,9 @@ def _freest(
     busy = {server for each in taken for server in each.window.servers}
     open_ones = [ServerIndex(index) for index, gpus in enumerate(usable) if gpus and ServerIndex(index) not in busy]
     if len(open_ones) < count:
-        raise Problem(ProblemType.CONFLICT, f"Only {len(open_ones)} servers are up and not reserved at that time.")
+        most = len(open_ones)
+        found = f"Only {count_of(most, 'server')} {'is' if most == 1 else 'are'}" if most else "No server is"
+        raise Problem(ProblemType.CONFLICT, f"{found} up and not reserved at that time (count is {count}).")
     open_ones.sort(key=lambda server: (-free[server], server))
     return tuple(sorted(open_ones[:count]))
 

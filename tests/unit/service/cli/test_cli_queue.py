@@ -44,6 +44,8 @@ def test_a_quota_needs_a_limit(cli: CliWorld) -> None:
 
 def test_the_queue_is_paused_shown_and_resumed(cli: CliWorld) -> None:
     assert cli.run("queue", "show").stderr == "0 unfinished jobs hold 0 GPUs; nothing is paused\n"
+    cli.submit()
+    assert cli.run("queue", "show").stderr == "1 unfinished job holds 0 GPUs; nothing is paused\n"
     told = cli.run("queue", "pause", "--project", "nlp", "--reason", "file server")
     assert told.stdout == "project nlp: queue_paused accepted\n"
     assert cli.run("queue", "pause").stdout == "everything: queue_paused accepted\n"
