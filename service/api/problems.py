@@ -235,7 +235,7 @@ def _on_validation(request: Request, error: Exception) -> JSONResponse:
     faults = [fault_of(entry, field.field_info.annotation if field is not None else None) for entry in error.errors()]
     body = any(fault.pointer is not None for fault in faults)
     kind = ProblemType.INVALID_BODY if body else ProblemType.INVALID_PARAMETER
-    return response(Problem(kind, faults=faults), request.url.path)
+    return response(Problem(kind, faults=faults), request.scope["path"])
 
 
 _BY_STATUS = {
@@ -247,16 +247,16 @@ _BY_STATUS = {
 def _on_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, StarletteHTTPException)
     if isinstance(error, Problem):
-        return response(error, request.url.path)
+        return response(error, request.scope["path"])
     fallback = ProblemType.BAD_REQUEST if error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR else ProblemType.INTERNAL
     kind = _BY_STATUS.get(HTTPStatus(error.status_code), fallback)
-    return response(Problem(kind, headers=error.headers), request.url.path)
+    return response(Problem(kind, headers=error.headers), request.scope["path"])
 
 
 def _on_unavailable(request: Request, error: Exception) -> JSONResponse:
     # Busy, full or unreachable: nothing was committed, so the caller may repeat the request.
     logger.error("%s", f"database unavailable: {error.orig}" if isinstance(error, OperationalError) else error)
-    return response(unavailable(), request.url.path)
+    return response(unavailable(), request.scope["path"])
 
 
 def install(app: FastAPI) -> None:

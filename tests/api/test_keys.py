@@ -224,7 +224,7 @@ def test_projects_may_be_named_like_folders(client: Client, project: str) -> Non
 
 def test_a_user_with_a_slash_is_refused_with_the_reason(client: Client) -> None:
     message = "must not have slashes or control characters, and must not be '.' or '..'"
-    for path in ("/v1/users/a%2Fb", "/v1/projects/nlp/members/a%2Fb"):
+    for path in ("/v1/users/a%2Fb", "/v1/users/a%0Ab", "/v1/projects/nlp/members/a%2Fb"):
         refusal = assert_problem(client.put(path, json={}), "invalid-parameter")
         assert refusal["errors"] == [{"parameter": "user", "detail": message}]
 

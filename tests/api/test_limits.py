@@ -58,6 +58,13 @@ def test_a_quota_is_replaced_as_a_whole_and_removed(client: Client, world: World
     assert_problem(client.delete("/v1/quotas/user/ann"), "not-found")
 
 
+@pytest.mark.parametrize("name", ["a%0Ab", "team/%07", "%7F"])
+def test_a_quota_is_for_a_name_that_a_job_can_have(client: Client, name: str) -> None:
+    refusal = assert_problem(client.put(f"/v1/quotas/user/{name}", json={"jobs_queued_max": 5}), "invalid-parameter")
+    assert refusal["errors"] == [{"parameter": "name", "detail": "must not have control characters"}]
+    assert client.get("/v1/quotas").json() == {"quotas": []}
+
+
 @pytest.mark.parametrize("scope", ["user", "project"])
 def test_a_quota_can_be_for_every_name_that_a_job_can_have(client: Client, scope: str) -> None:
     submit(client, **{scope: "team/nlp"})

@@ -179,7 +179,7 @@ def list_users(dependencies: Deps, paging: Paging) -> Page[UserDocument]:
     return paging.page("users", rows, lambda row: (row.name,), lambda row: user_document(row, projects[row.name]))
 
 
-@routes.change("PUT", "/users/{user:path}", ADMINISTER, "Add, disable or enable a user", UserDocument, 404, status=200)
+@routes.change("PUT", "/users/{user:name}", ADMINISTER, "Add, disable or enable a user", UserDocument, 404, status=200)
 def put_user(
     dependencies: Deps,
     change: Change,
@@ -224,7 +224,7 @@ def list_projects(dependencies: Deps, paging: Paging) -> Page[ProjectDocument]:
 
 @routes.change(
     "PUT",
-    "/projects/{project:path}/members/{user:path}",
+    "/projects/{project:name}/members/{user:name}",
     ADMINISTER,
     "Add a user to a project",
     MembershipDocument,
@@ -252,7 +252,7 @@ def add_member(
 
 @routes.change(
     "DELETE",
-    "/projects/{project:path}/members/{user:path}",
+    "/projects/{project:name}/members/{user:name}",
     ADMINISTER,
     "Remove a user from a project",
     MembershipDocument,

@@ -145,13 +145,13 @@ def add_server(dependencies: Deps, change: Change, body: ServerBody) -> Response
     return change.ask(effect)
 
 
-@routes.change("POST", "/cluster/servers/{name:path}/drain", OPERATE, "Drain a server", AcceptedDocument, 404)
+@routes.change("POST", "/cluster/servers/{name:name}/drain", OPERATE, "Drain a server", AcceptedDocument, 404)
 def drain(dependencies: Deps, change: Change, name: ServerPath, body: NoBody = None) -> Response:
     """No new jobs start on the server. Running jobs continue."""
     return _change(dependencies, change, name, RequestKind.SERVER_DRAINED)
 
 
-@routes.change("POST", "/cluster/servers/{name:path}/resume", OPERATE, "Resume a drained server", AcceptedDocument, 404)
+@routes.change("POST", "/cluster/servers/{name:name}/resume", OPERATE, "Resume a drained server", AcceptedDocument, 404)
 def resume(dependencies: Deps, change: Change, name: ServerPath, body: NoBody = None) -> Response:
     """Jobs can start on the server again."""
     return _change(dependencies, change, name, RequestKind.SERVER_RESUMED)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from sqlalchemy import Connection, Row
+from starlette.convertors import Convertor, register_url_convertor
 
 from service.api.forwarding import Route
 from service.api.heavy import heavy
@@ -18,6 +19,21 @@ from service.wire.bodies import Id
 
 FilterText = Annotated[str | None, Query(max_length=TEXT_MAX)]
 """A filter of a list."""
+
+
+class _NameConvertor(Convertor[str]):
+    """``{name:name}`` in a path: any text, also with slashes and line breaks, which the parameter's pattern may refuse."""
+
+    regex = r"[\s\S]+"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("name", _NameConvertor())
 
 JobPath = Annotated[Id, Path(description="The job's number.")]
 

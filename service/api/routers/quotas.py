@@ -17,7 +17,7 @@ from service.api.share_documents import Owners, shares_document
 from service.db.limits import Use, store_limit, stored_limit, stored_limits, uses
 from service.engine.events import EngineRequest, RequestKind
 from service.engine.limits import LimitOwner, Scope
-from service.wire.base import TEXT_MAX
+from service.wire.base import NO_CONTROLS, TEXT_MAX
 from service.wire.bodies import QuotaBody
 from service.wire.cluster import QuotaDocument, QuotasDocument
 from service.wire.shares import SharesDocument
@@ -25,7 +25,9 @@ from service.wire.shares import SharesDocument
 routes = Routes("queue")
 
 ScopePath = Annotated[Literal["user", "project"], Path(description="Kind of the quota's owner.")]
-OwnerPath = Annotated[str, Path(min_length=1, max_length=TEXT_MAX, description="The user's or project's name.")]
+OwnerPath = Annotated[
+    str, Path(min_length=1, max_length=TEXT_MAX, pattern=NO_CONTROLS, description="The user's or project's name.")
+]
 
 
 @routes.read("/quotas", READ, "List quotas and their use")
@@ -52,13 +54,13 @@ def show_shares(dependencies: Deps, caller: Caller, leader: ToLeader) -> SharesD
     return shares_document(dependencies.now_s(), policy, shares, owners, caller)
 
 
-@routes.change("PUT", "/quotas/{scope}/{name:path}", OPERATE, "Set a quota", QuotaDocument, status=200)
+@routes.change("PUT", "/quotas/{scope}/{name:name}", OPERATE, "Set a quota", QuotaDocument, status=200)
 def set_quota(dependencies: Deps, change: Change, scope: ScopePath, name: OwnerPath, body: QuotaBody) -> Response:
     """It applies to later starts and submissions. A quota below the current use stops no job."""
     return _change(dependencies, change, LimitOwner(Scope(scope), name), body)
 
 
-@routes.change("DELETE", "/quotas/{scope}/{name:path}", OPERATE, "Remove a quota", QuotaDocument, 404, status=200)
+@routes.change("DELETE", "/quotas/{scope}/{name:name}", OPERATE, "Remove a quota", QuotaDocument, 404, status=200)
 def remove_quota(
     dependencies: Deps, change: Change, scope: ScopePath, name: OwnerPath, body: NoBody = None
 ) -> Response:
