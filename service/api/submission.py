@@ -11,7 +11,7 @@
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -108,11 +108,19 @@ def in_the_name_of(caller: Identity, specs: Sequence[JobSpec], body: JobBody | J
             pointer = json_pointer((*place, "user"))
             faults.append(Fault("must be null or the caller: only operators submit for other users", pointer=pointer))
         if caller.projects is not None and (job.project or default_project) not in caller.projects:
-            faults.append(Fault("the API key does not include this project", pointer=json_pointer((*place, "project"))))
+            faults.append(Fault(_why_no_project(job, caller.projects), pointer=json_pointer((*place, "project"))))
     if faults:
         raise Problem(ProblemType.FORBIDDEN, faults=faults)
     user = caller.user
     return [replace(spec, user=spec.user or user or "", project=spec.project or default_project) for spec in specs]
+
+
+def _why_no_project(job: JobBody, projects: Collection[str]) -> str:
+    if job.project:
+        return "the API key does not include this project"
+    if projects:
+        return f"is required: the API key is for {', '.join(sorted(projects))}"
+    return "the API key is for projects of which its user is no member"
 
 
 def check_accounts(caller: Identity, body: JobBody | JobsBody, names: Mapping[str, str]) -> None:

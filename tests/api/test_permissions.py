@@ -243,6 +243,19 @@ class TestSubmissions:
             # A key for one project is for that one where none is named.
             assert ada.post("/v1/jobs", json=plain_job(project=None)).json()["project"] == "nlp"
 
+    def test_a_key_for_several_projects_or_none_any_more_says_why_no_project_is_taken(
+        self, app: FastAPI, client: Client, world: World
+    ) -> None:
+        def refused(ada: Client) -> Any:
+            answer = assert_problem(ada.post("/v1/jobs", json=plain_job(project=None)), "forbidden", ["/project"])
+            return answer["errors"][0]["detail"]
+
+        with client_for(app, person(world, "ada", Role.SUBMITTER, "nlp", "vision", only=("vision", "nlp"))) as ada:
+            assert refused(ada) == "is required: the API key is for nlp, vision"
+            for project in ("nlp", "vision"):
+                client.delete(f"/v1/projects/{project}/members/ada")
+            assert refused(ada) == "the API key is for projects of which its user is no member"
+
     @pytest.mark.parametrize("role", [Role.OPERATOR, Role.ADMIN])
     def test_operators_act_for_others(self, app: FastAPI, world: World, role: Role) -> None:
         with client_for(app, person(world, "olga", role)) as olga:
