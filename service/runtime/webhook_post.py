@@ -57,18 +57,22 @@ def refusal_of(url: str, *, allow_private: bool) -> str | None:
         parsed = httpx.URL(url)
         host, port = parsed.host, parsed.port
     except (httpx.InvalidURL, ValueError):
-        return "Not a URL"
+        return "is not a URL"
     if port is not None and not 1 <= port <= 65_535:
-        return "The port must be from 1 to 65535"
+        return "must have a port from 1 to 65535"
     if parsed.scheme not in _PORTS or not host:
-        return "Must begin with https:// or http:// and name a host"
+        return "must begin with https:// or http:// and name a host"
     if parsed.userinfo or parsed.fragment:
-        return "May hold neither a password nor a fragment"
+        return "must have neither a password nor a fragment"
     try:
         address = ip_address(host)
     except ValueError:
         return None  # a name: its addresses are checked when it is resolved
-    return None if allow_private or is_public(address) else "Must not be a private address"
+    return (
+        None
+        if allow_private or is_public(address)
+        else "must not be a private address (setting webhook_private_addresses)"
+    )
 
 
 async def post(url: str, body: bytes, headers: Mapping[str, str], limits: PostLimits, tls: ssl.SSLContext) -> int:

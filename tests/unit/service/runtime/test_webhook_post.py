@@ -109,7 +109,8 @@ def send(
 def test_addresses_of_inner_networks_are_refused_however_they_are_written(address: str) -> None:
     assert not is_public(ip_address(address))
     host = f"[{address}]" if ":" in address else address
-    assert refusal_of(f"https://{host}/x", allow_private=False) is not None
+    refusal = "must not be a private address (setting webhook_private_addresses)"
+    assert refusal_of(f"https://{host}/x", allow_private=False) == refusal
     assert refusal_of(f"https://{host}/x", allow_private=True) is None
 
 
@@ -129,7 +130,7 @@ def test_addresses_of_the_internet_are_not(address: str) -> None:
         ("https://example.org/#part", "fragment"),
         ("https://example.org:99999/", "port"),
         ("https://example.org:0/", "port"),
-        ("https://[::1", "Not a URL"),
+        ("https://[::1", "is not a URL"),
     ],
 )
 def test_urls_that_nobody_can_mean_are_refused(url: str, words: str) -> None:
