@@ -17,7 +17,7 @@ import typer
 
 from service.api.token import TOKEN_FILE
 from service.cli.fail import EXIT_FAILED, EXIT_USAGE, fail
-from service.client import ApiError, AsyncClient, Client, ClientError, Unreachable
+from service.client import ApiError, AsyncClient, Client, ClientError, Unreachable, Unsendable
 from service.client.connection import TOKEN_RULE, can_be_sent
 from service.client.errors import REFUSED
 from service.config.environment import LocalService, is_loopback, service_url, usual_service
@@ -91,7 +91,7 @@ def refusals() -> Iterator[None]:
             typer.echo(f"  {where or '(whole body)'}: {fault.get('detail', '')}", err=True)
         fail(str(error), EXIT_USAGE if error.status in _WRONG_INPUT else EXIT_FAILED)
     except ClientError as error:
-        fail(str(error), EXIT_FAILED)
+        fail(str(error), EXIT_USAGE if isinstance(error, Unsendable) else EXIT_FAILED)
 
 
 def has_key() -> bool:
@@ -140,7 +140,7 @@ def _trusted(ca: Path) -> ssl.SSLContext:
 def _parsed(url: str) -> httpx.URL:
     try:
         parsed = httpx.URL(url)
-    except httpx.InvalidURL:
+    except (httpx.InvalidURL, UnicodeEncodeError):
         parsed = httpx.URL()
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise AddressError(f"{url!r} is not an address like http://127.0.0.1:8765")

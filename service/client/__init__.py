@@ -5,7 +5,7 @@ A newer service may add keys.
 """
 
 from service.client.client import AsyncClient, Client
-from service.client.errors import ApiError, ClientError, Unreachable
+from service.client.errors import ApiError, ClientError, Unreachable, Unsendable
 from service.client.events import StreamEvent
 from service.client.frames import frame
 from service.client.jobs import TERMINAL_STATES, UNFINISHED_STATES, LogChunk
@@ -20,5 +20,6 @@ __all__ = [
     "LogChunk",
     "StreamEvent",
     "Unreachable",
+    "Unsendable",
     "frame",
 ]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, aclosing, closing
 from typing import Any, Final, TypeVar
 
 import httpx
 
-from service.client.errors import ClientError
+from service.client.errors import ClientError, Unsendable
 from service.client.flow import Emit, Flow, NextLine, Open, Pause, Request, Service, Step, Stream
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ def http_options(base_url: str, token: str | None, timeout_s: float, tls: ssl.SS
     """What both kinds of httpx clients are made with. Raises :class:`ClientError` for what is no address or no token."""
     try:
         parsed = httpx.URL(base_url)
-    except httpx.InvalidURL as error:
+    except (httpx.InvalidURL, UnicodeEncodeError) as error:
         raise ClientError(f"base_url {base_url!r} is not an address of a service: {error}") from error
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ClientError(f"base_url {base_url!r} is not an address like http://127.0.0.1:8765")
@@ -159,8 +159,29 @@ def _next(flow: Stream[T], result: Any, failure: Exception | None) -> Step | Emi
 
 
 def _request(step: Request) -> dict[str, Any]:
+    for texts in (step.query, step.body or {}):
+        if (where := _not_utf8(texts)) is not None:
+            # Without the text: it may be a secret.
+            raise Unsendable(f"{where}: must be UTF-8")
     given = {"params": step.query or None, "json": step.body, "headers": step.headers}
     return {"method": step.method, "url": step.path, **given}
+
+
+def _not_utf8(value: object) -> str | None:
+    """Where in a body or a query there is a text that cannot be sent: its keys, joined by dots."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return ""
+        return None
+    pairs = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for key, item in pairs:
+        if _not_utf8(key) is not None:
+            return repr(key)
+        if (rest := _not_utf8(item)) is not None:
+            return f"{key}.{rest}" if rest else str(key)
+    return None
 
 
 def _streamed(step: Open, usual: httpx.Timeout) -> dict[str, Any]:

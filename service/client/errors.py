@@ -10,6 +10,10 @@ class ClientError(Exception):
     """A request without a usable answer; ``str()`` is one line for a person."""
 
 
+class Unsendable(ClientError):
+    """A text of the request is not UTF-8, as arguments and names of files may be: nothing was sent."""
+
+
 REFUSED = "connection refused"
 """The cause where nothing listens."""
 

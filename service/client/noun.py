@@ -15,7 +15,7 @@ from urllib.parse import quote
 import httpx
 
 from service.client.connection import AsyncConnection, Connection
-from service.client.errors import ApiError, ClientError
+from service.client.errors import ApiError, ClientError, Unsendable
 from service.client.flow import KEY_HEADER, Flow, Many, Request, Stream, sent
 
 T = TypeVar("T")
@@ -159,7 +159,12 @@ class stream(Generic[P, T]):
 def segment(text: str) -> str:
     """One segment of a path: a slash or a question mark in a name stays part of the name."""
     # Alone, one or two dots would be taken for this or the upper folder.
-    return text.replace(".", "%2E") if text in (".", "..") else quote(text, safe="")
+    if text in (".", ".."):
+        return text.replace(".", "%2E")
+    try:
+        return quote(text, safe="")
+    except UnicodeEncodeError as error:
+        raise Unsendable(f"{text!r} is not UTF-8") from error
 
 
 def _given(query: Mapping[str, Any] | None) -> Mapping[str, Any]:

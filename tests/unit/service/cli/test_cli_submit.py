@@ -534,3 +534,22 @@ def test_a_cancellation_of_all_says_that_there_is_nothing_to_cancel(cli: CliWorl
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no job is unfinished\n")
     cli.submit()
     assert cli.run("job", "cancel", "all").stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("job", "submit", "--name", "x", "--gpus", "1", "--env", "A=\udcff", "--", "true"), "env.A: must be UTF-8"),
+        (("cluster", "drain", "a\udcff"), r"'a\udcff' is not UTF-8"),
+    ],
+)
+def test_an_argument_that_is_not_utf_8_is_one_line(cli: CliWorld, arguments: tuple[str, ...], message: str) -> None:
+    result = cli.run(*arguments)
+    assert (result.exit_code, result.stderr) == (2, f"error: {message}\n")
+
+
+def test_an_address_that_is_not_utf_8_is_one_line(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOONER_URL", "http://a/\udcff")
+    result = cli.run("q")
+    assert result.exit_code == 2
+    assert r"SOONER_URL: 'http://a/\udcff' is not an address" in result.stderr

@@ -12,7 +12,7 @@ import pytest
 
 from service.api.app import create_app
 from service.api.routers import job_details
-from service.client import ApiError, AsyncClient, ClientError, Unreachable, noun
+from service.client import ApiError, AsyncClient, ClientError, Unreachable, Unsendable, noun
 from service.client import jobs as client_jobs
 from tests.api.conftest import World, app_of, make_world
 from tests.api.timelines import put
@@ -164,6 +164,26 @@ def test_names_stay_one_segment_of_the_path(kind: Kind) -> None:
     with answering(kind, handler) as client:
         client.cluster.drain("a/b?c d")
     assert seen == [b"/v1/cluster/servers/a%2Fb%3Fc%20d/drain"]
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda client: client.jobs.submit(BODY | {"command": ["cat", "a\udcff"]}), "command.1: must be UTF-8"),
+        (lambda client: client.jobs.submit(BODY | {"env": {"A\udcff": "1"}}), r"env.'A\udcff': must be UTF-8"),
+        (lambda client: client.jobs.list(name="\udcff"), "name: must be UTF-8"),
+        (lambda client: client.cluster.drain("a\udcff"), r"'a\udcff' is not UTF-8"),
+    ],
+)
+def test_what_is_not_utf_8_is_refused_before_it_is_sent(kind: Kind, ask: Any, message: str) -> None:
+    """Arguments and names of files may hold any bytes."""
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        raise AssertionError(request)
+
+    with answering(kind, handler) as client, pytest.raises(Unsendable) as caught:
+        ask(client)
+    assert str(caught.value) == message
 
 
 def test_the_token_never_goes_through_a_proxy_of_the_environment(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
