@@ -15,8 +15,10 @@ from typing import Any
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import iter_route_contexts
 from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.routing import Match
 
 from service.api.faults import is_tag, keys_at, message_of
 from service.engine.ports import Busy
@@ -250,7 +252,19 @@ def _on_http(request: Request, error: Exception) -> JSONResponse:
         return response(error, request.scope["path"])
     fallback = ProblemType.BAD_REQUEST if error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR else ProblemType.INTERNAL
     kind = _BY_STATUS.get(HTTPStatus(error.status_code), fallback)
-    return response(Problem(kind, headers=error.headers), request.scope["path"])
+    headers = {"Allow": _allowed(request)} if kind is ProblemType.METHOD_NOT_ALLOWED else error.headers
+    return response(Problem(kind, headers=headers), request.scope["path"])
+
+
+def _allowed(request: Request) -> str:
+    """The methods of a path. The error has those of one route alone, and each method is a route of its own."""
+    methods = {
+        method
+        for route in iter_route_contexts(request.app.routes)
+        if route.methods and route.matches(request.scope)[0] is not Match.NONE
+        for method in route.methods
+    }
+    return ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
 
 
 def _on_unavailable(request: Request, error: Exception) -> JSONResponse:

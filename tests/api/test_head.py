@@ -52,6 +52,24 @@ def test_what_is_no_get_has_no_head(app: FastAPI, world: World) -> None:
     assert (head.status_code, head.headers["allow"]) == (405, "POST")
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("DELETE", "/v1/jobs", "GET, HEAD, POST"),
+        ("PATCH", "/v1/jobs/1", "GET, HEAD"),
+        ("GET", "/v1/jobs/1/priority", "POST, PUT"),
+        ("PUT", "/v1/jobs/1/cancel", "POST"),
+        ("PUT", "/sign-in", "GET, HEAD, POST"),
+        ("POST", "/readyz", "GET, HEAD"),
+    ],
+)
+def test_allow_names_every_method_of_a_path(app: FastAPI, world: World, method: str, path: str, allowed: str) -> None:
+    """Also where each method is a route of its own."""
+    with client_of(app, world.token) as client:
+        answer = client.request(method, path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+
+
 def test_it_does_not_follow_a_stream(app: FastAPI, world: World) -> None:
     with client_of(app, world.token) as client:
         head = client.head("/v1/events")

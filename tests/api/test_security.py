@@ -286,7 +286,7 @@ def test_a_database_that_does_not_answer_is_unavailable(client: Client, world: W
 def test_methods_and_paths_that_are_not_there(client: Client) -> None:
     answer = client.delete("/v1/jobs/1")
     assert_problem(answer, "method-not-allowed")
-    assert answer.headers["allow"] == "GET"
+    assert answer.headers["allow"] == "GET, HEAD"
     for path in ("/v1/nothing", "/v1/jobs/", "/v1/jobs/1/"):
         assert_problem(client.get(path), "not-found")
 
