@@ -77,8 +77,11 @@ def _got(value: object, kind: str) -> str:
     if isinstance(value, bool):
         return f" (got {str(value).lower()})"
     if isinstance(value, int | float):
-        # A number in place of a text may be a secret that was written without quotes.
-        return " (got a number)" if kind == "string_type" else f" (got {_plain(value)})"
+        if kind == "string_type":
+            # It may be a secret that was written without quotes.
+            return " (got a number)"
+        # What is wrong with 1.0 in place of a whole number is its point.
+        return f" (got {value if kind.startswith('int_') else _plain(value)})"
     return f" (got {KINDS[type(value)]})" if kind.endswith("_type") and type(value) in KINDS else ""
 
 

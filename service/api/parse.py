@@ -119,7 +119,7 @@ def _parse_job(body: JobBody, settings: Settings, cluster: Cluster, faults: Faul
         _check_servers(body, shape.gpus, faults)
     most = settings.min_run_s_max
     if body.min_run_s > most:
-        faults.add(f"must be at most {most:g}, the setting min_run_s_max (got {body.min_run_s:g})", "min_run_s")
+        faults.add(f"must be at most {most:.15g}, the setting min_run_s_max (got {body.min_run_s:.15g})", "min_run_s")
     if faults.found or shape is None:
         return None
     return job_spec(body, shape)

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin, get_type_hints
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 MARKUP: Final = "markdown"
 """How help texts are read: in rich's own markup "p50 [p10-p90]" loses its brackets."""
@@ -69,6 +69,18 @@ class CommandGroup(TyperGroup):
         return list(self.commands)
 
 
+class _Command(TyperCommand):
+    """A command whose errors about values do not speak of the library that found them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As usual."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ").replace("Input should be", "must be")
+            raise
+
+
 def function_of(target: str) -> Callable[..., Any]:
     """The function behind ``module:function``, with an option a parameter."""
     module, _, name = target.partition(":")
@@ -79,7 +91,7 @@ def _load(name: str, entry: str | Group) -> Any:
     if isinstance(entry, Group):
         return CommandGroup(entry, name=name, help=entry.help, no_args_is_help=True, rich_markup_mode=MARKUP)
     alone = typer.Typer(add_completion=False, rich_markup_mode=MARKUP, pretty_exceptions_enable=False)
-    alone.command(name)(function_of(entry))
+    alone.command(name, cls=_Command)(function_of(entry))
     return typer.main.get_command(alone)
 
 

@@ -17,6 +17,7 @@ from tests.api.helpers import assert_problem, graph_job, plain_job
     [
         ({"gpus": 0}, "/gpus", "must be at least 1 (got 0)"),
         ({"gpus": 1.5}, "/gpus", "must be a whole number (got 1.5)"),
+        ({"gpus": 2.0}, "/gpus", "must be a whole number (got 2.0)"),
         ({"gpus": "two"}, "/gpus", "must be a whole number (got a text)"),
         ({"gpus": None, "name": None}, "/name", "must be a text (got null)"),
         ({"max_retries": 1001}, "/max_retries", "must be at most 1000 (got 1001)"),

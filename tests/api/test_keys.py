@@ -241,6 +241,13 @@ def test_a_key_may_live_as_long_as_the_setting_says(client: Client) -> None:
     assert client.post("/v1/keys", json=body).json()["expires_at"] == "2027-01-02T00:00:00Z"
 
 
+def test_a_life_that_is_too_long_is_told_with_all_its_digits(client: Client) -> None:
+    body = {"user": "ada", "role": "viewer", "expires_in_s": 366 * 86_400.0 + 1}
+    problem = assert_problem(client.post("/v1/keys", json=body), "invalid-body")
+    expected = "must be at most 31622400, the setting key_lifetime_s_max (got 31622401)"
+    assert problem["errors"] == [{"pointer": "/expires_in_s", "detail": expected}]
+
+
 def test_no_key_lives_longer_than_the_longest_life(tmp_path: Path) -> None:
     world = make_world(tmp_path, key_lifetime_s=7200.0, key_lifetime_s_max=3600.0)
     with client_of(create_app(world.dependencies()), world.token) as client:

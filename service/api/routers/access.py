@@ -112,7 +112,8 @@ def granted(body: KeyBody, settings: Settings, now_s: float) -> KeyGrant:
     life_s = usual_s if body.expires_in_s is None else body.expires_in_s
     faults = []
     if life_s > settings.key_lifetime_s_max:
-        most = f"must be at most {settings.key_lifetime_s_max:g}, the setting key_lifetime_s_max (got {life_s:g})"
+        most_s = settings.key_lifetime_s_max
+        most = f"must be at most {most_s:.15g}, the setting key_lifetime_s_max (got {life_s:.15g})"
         faults.append(Fault(most, pointer="/expires_in_s"))
     if body.projects is not None and role.covers(Role.OPERATOR):
         faults.append(

@@ -45,3 +45,20 @@ def test_a_command_that_is_only_in_a_group_is_named_with_it(typed: str, meant: s
     result = RUNNER.invoke(app, [typed, "3"], env={"COLUMNS": "200", "NO_COLOR": "1"})
     assert result.exit_code == 2
     assert f"No such command '{typed}'. {meant}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (
+            ("key", "create", "--role", "king"),
+            "Invalid value for '--role': 'king' is not one of 'viewer', 'submitter', 'operator', 'admin'.",
+        ),
+        (("usage", "--from", "May"), "Invalid value for '--from': 'May' does not match the formats '%Y-%m-%d'."),
+        (("audit", "--limit", "0"), "Invalid value for '--limit': must be greater than or equal to 1"),
+    ],
+)
+def test_a_value_that_cannot_be_is_told_without_the_words_of_a_library(typed: tuple[str, ...], told: str) -> None:
+    result = RUNNER.invoke(app, typed, env={"COLUMNS": "200", "NO_COLOR": "1"})
+    assert result.exit_code == 2
+    assert f"│ {told} " in result.stderr
