@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from service.domain.counts import count_of
 from service.domain.duration import DurationError, seconds_of
 
 if TYPE_CHECKING:
-    from service.sim.workloads.model import SkippedRow, Workload
+    from service.sim.workloads.model import SkippedRow, Workload, WorkloadJob
 
 STANDARD = "-"
 """A file name that means standard input or output."""
@@ -161,3 +161,11 @@ def report_skipped(workload: "Workload") -> None:
     if others := by_count[_REASONS_MAX:]:
         count = sum(len(rows) for _, rows in others)
         typer.echo(f"skipped {count:,} more rows for {len(others):,} other reasons", err=True)
+
+
+def report_unfit(workload: "Workload", unfit: "Sequence[tuple[WorkloadJob, str]]") -> None:
+    """Tell on standard error which jobs no simulation on the cluster can have: the first ones, then their number."""
+    for row, reason in unfit[:_ROWS_OF_A_REASON_MAX]:
+        typer.echo(f"{workload.name}: skipped: job {row.job_id!r} {reason}", err=True)
+    if unfit:
+        typer.echo(f"skipped {count_of(len(unfit), 'job')} that the cluster cannot run", err=True)

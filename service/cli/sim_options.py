@@ -22,12 +22,14 @@ from service.cli.options import (
     WorkloadOption,
     given,
     report_skipped,
+    report_unfit,
     seconds_option,
 )
 from service.config.cluster_file import ClusterFileError, load_cluster
 from service.sim.experiment import SimulationOptions
 from service.sim.faults import NO_FAULTS, FaultPlan
 from service.sim.faults_file import MTBF_S_MIN, SHAPE_MAX, SHAPE_MIN, FaultsError, load_faults, parse_drain
+from service.sim.jobs import unfit
 from service.sim.sensitivity import Sensitivity
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload
@@ -95,6 +97,8 @@ class InputOptions:
         except (ClusterFileError, WorkloadError) as error:
             fail(str(error))
         report_skipped(jobs)
+        if self.skip_invalid:
+            report_unfit(jobs, unfit(jobs, cluster))
         return cluster, jobs
 
 

@@ -83,15 +83,31 @@ def prepare(
     skipped = len(workload.skipped)
     for row in workload.jobs:
         try:
-            _check_size(row, cluster)
-            if row.model:
-                _pace(row, cluster)
+            _check_fit(row, cluster)
             rows.append(row)
         except ValueError as error:
             if not skip_invalid:
                 raise WorkloadError(f"job {row.job_id!r} {error}", file=workload.name) from error
             skipped += 1
     return SimJobs(JobsOfRows(rows, cluster, checkpoint_period_s, slowdowns_seed), skipped)
+
+
+def unfit(workload: Workload, cluster: Cluster) -> list[tuple[WorkloadJob, str]]:
+    """The rows that :func:`prepare` leaves out with ``skip_invalid``, each with what follows its name: ``needs 9 GPUs, ...``."""
+    found: list[tuple[WorkloadJob, str]] = []
+    for row in workload.jobs:
+        try:
+            _check_fit(row, cluster)
+        except ValueError as error:
+            found.append((row, str(error)))
+    return found
+
+
+def _check_fit(row: WorkloadJob, cluster: Cluster) -> None:
+    """Raise ValueError for a row that cannot be a job of the cluster."""
+    _check_size(row, cluster)
+    if row.model:
+        _pace(row, cluster)
 
 
 class JobsOfRows(Sequence[SimJob]):

@@ -64,6 +64,17 @@ def test_run_prints_one_result_and_nothing_else(files: list[str]) -> None:
     assert document["wall_s"] > 0
 
 
+@pytest.mark.parametrize("command", [["run"], ["compare", "--policies", "fifo,sjf"], ["bounds"]])
+def test_jobs_that_are_left_out_are_told_with_their_reason(files: list[str], command: list[str]) -> None:
+    result = RUNNER.invoke(app, [*command, *files, "--skip-invalid", "--json"])
+    assert result.exit_code == 0, result.output
+    assert result.stderr.splitlines()[:2] == [
+        "w.csv: skipped: job 'c' needs 9 GPUs, but cluster 'cluster' has 4",
+        "skipped 1 job that the cluster cannot run",
+    ]
+    json.loads(result.stdout)
+
+
 def test_first_leaves_later_rows_alone(files: list[str]) -> None:
     result = RUNNER.invoke(app, ["run", *files, "--first", "2", "--json"])
     assert result.exit_code == 0, result.output
