@@ -64,7 +64,14 @@ def _text(column: str, cell: Cell) -> str:
     text = "" if _empty(cell) else str(cell)
     if found := misread(text):
         raise _BadCell(column, f"must not contain {found}")
+    if _holds_other_bytes(text):
+        raise _BadCell(column, f"{text.encode(errors='surrogateescape')!r} is not UTF-8")
     return text
+
+
+def _holds_other_bytes(text: str) -> bool:
+    """Whether the file had bytes there that are not UTF-8: each is read as a surrogate."""
+    return not text.isascii() and any("\udc80" <= character <= "\udcff" for character in text)
 
 
 def _label(column: str, cell: Cell) -> str:
@@ -192,10 +199,14 @@ def _raise(error: _BadCell) -> WorkloadJob:
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Cell] | _BadCell]]:
     """Line number and cells of each row, or the error of a row of the wrong length."""
-    with open_text(path) as stream:
+    # What is not UTF-8 breaks the row that holds it, and not the file.
+    with open_text(path, "surrogateescape") as stream:
         reader = csv.reader(stream, strict=True)
         try:
-            header = _check_header(path, next(reader, []))
+            names = next(reader, [])
+            if any(map(_holds_other_bytes, names)):
+                raise WorkloadError("the header is not UTF-8", file=str(path), line=1)
+            header = _check_header(path, names)
             for row in reader:
                 if not row:
                     continue

@@ -147,6 +147,29 @@ def test_what_tools_would_read_otherwise_is_named(tmp_path: Path, text: str, fou
     assert caught.value.column == "job_id"
 
 
+@pytest.mark.parametrize("rows_before", [0, 1000])
+def test_bytes_that_are_not_utf_8_break_their_row_alone(tmp_path: Path, rows_before: int) -> None:
+    """Also far behind the first block of the file."""
+    path = tmp_path / "w.csv"
+    before = [f"{number},0,1,5,ada" for number in range(rows_before)]
+    _write(path, *before, "@,0,1,5,@", "z,1,1,5,Zo\u00eb", header=HEADER + ",user")
+    path.write_bytes(path.read_bytes().replace(b"@", b"\xeb"))
+    line = rows_before + 2
+    with pytest.raises(WorkloadError) as caught:
+        read_workload(path)
+    assert str(caught.value) == rf"{path}:{line}: job_id: b'\xeb' is not UTF-8"
+    workload = read_workload(path, skip_invalid=True)
+    assert [row.line for row in workload.skipped] == [line]
+    assert (len(workload.jobs), workload.jobs[-1].user) == (rows_before + 1, "Zo\u00eb")
+
+
+def test_a_header_that_is_not_utf_8_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "w.csv"
+    path.write_bytes(f"{HEADER}\na,0,1,5\n".encode("utf-16"))
+    with pytest.raises(WorkloadError, match=r"w\.csv:1: the header is not UTF-8"):
+        read_workload(path, skip_invalid=True)
+
+
 def test_first_takes_the_first_rows_of_the_file(tmp_path: Path) -> None:
     path = _write(tmp_path / "w.csv", "a,0,1,10", "b,1,0,10", "c,2,1,10", "broken")
     workload = read_workload(path, first=2, skip_invalid=True)
