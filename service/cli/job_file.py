@@ -2,6 +2,7 @@
 
 A duration may be ``2h`` or ``02:00:00``; a number in ``env`` or ``command`` is the text that stands in the file; ``graph`` may
 name a JSON file, and ``working_dir`` a folder, relative to the job file. What an option takes as one text, the key takes as well.
+Several YAML documents are a list of jobs, as ``sooner job spec`` prints them.
 """
 
 import json
@@ -16,7 +17,7 @@ from service.cli.fail import fail
 from service.cli.options import STANDARD, read_file
 from service.cli.short_forms import array_of, gpu_types_of, topology_of, volume_of, words_of
 from service.domain.duration import seconds_of
-from service.domain.strict_yaml import RepeatedKeyError, StrictYamlError, parse_yaml, unique_keys
+from service.domain.strict_yaml import RepeatedKeyError, StrictYamlError, parse_yaml_documents, unique_keys
 
 FILE_BYTES_MAX = 64 << 20
 """Limit of a job file. The service has its own limit, the setting body_bytes_max."""
@@ -79,8 +80,14 @@ def _parse(text: str) -> Any:
     except RepeatedKeyError:
         raise
     except ValueError:
+        documents = parse_yaml_documents(text)
         # BaseLoader makes nothing but text, lists and mappings.
-        return _readable(parse_yaml(text), yaml.load(text, Loader=yaml.BaseLoader))  # noqa: S506
+        texts = list(yaml.load_all(text, Loader=yaml.BaseLoader))
+        if len(documents) == 1:
+            return _readable(documents[0], texts[0])
+        # Several are a list of jobs. After the last line of dashes there may be nothing.
+        found = [(job, text) for job, text in zip(documents, texts, strict=True) if job is not None]
+        return [_readable(job, text) for job, text in found] or None
     return _readable(content, json.loads(text, parse_int=str, parse_float=str))
 
 

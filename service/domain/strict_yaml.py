@@ -4,7 +4,8 @@ YAML's own readers take the last of several equal keys, so that a value is lost 
 aliases without end, and make dates of text: no file of Sooner has a date, but a command may.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import yaml
@@ -46,6 +47,11 @@ class _Loader(yaml.SafeLoader):
         self._sizes: dict[int, int] = {}
         """Entries of each complete node by its id, aliases expanded."""
 
+    def compose_document(self) -> yaml.Node | None:
+        # The nodes of an earlier document are gone, and their ids may be given again.
+        self._sizes = {}
+        return super().compose_document()
+
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         is_alias = self.check_event(yaml.AliasEvent)
         before = self._nodes
@@ -76,8 +82,20 @@ class _Loader(yaml.SafeLoader):
 
 def parse_yaml(text: str | bytes) -> Any:
     """The content of one YAML document, in which a date is its text. Raises :class:`StrictYamlError`."""
-    try:
+    with _one_line():
         return yaml.load(text, Loader=_Loader)  # noqa: S506 (it is a safe loader)
+
+
+def parse_yaml_documents(text: str | bytes) -> list[Any]:
+    """The contents of the documents that lines of three dashes separate, each as :func:`parse_yaml` reads it."""
+    with _one_line():
+        return list(yaml.load_all(text, Loader=_Loader))
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    try:
+        yield
     except _Refused as error:
         raise StrictYamlError(str(error)) from None
     except RecursionError:

@@ -399,6 +399,34 @@ def test_after_and_after_any_say_which_end_is_waited_for(cli: CliWorld) -> None:
     assert (spec.after, spec.after_any) == ((1,), (2,))
 
 
+def test_what_job_spec_prints_of_several_jobs_is_a_job_file(cli: CliWorld, tmp_path: Path) -> None:
+    cli.submit(name="first", env={"LR": "0.1"})
+    cli.submit(name="second", gpus=1, walltime_s=7200)
+    printed = cli.run("job", "spec", "1,2").stdout
+    (tmp_path / "jobs.yaml").write_text(printed)
+    result = cli.run("job", "submit", str(tmp_path / "jobs.yaml"), "--quiet")
+    assert (result.exit_code, result.stdout) == (0, "3\n4\n"), result.stderr
+    again = cli.run("job", "spec", "3,4").stdout
+    assert again == printed.replace("# job 1", "# job 3").replace("# job 2", "# job 4")
+
+
+def test_documents_of_a_job_file_are_jobs_each_with_its_own_text(cli: CliWorld, tmp_path: Path) -> None:
+    file = tmp_path / "jobs.yaml"
+    file.write_text(
+        "---\nname: a\ncommand: [run, 1e3]\ngpus: 1\n---\nname: b\ncommand: [run, 007]\ngpus: 1\nwalltime_s: 2h\n---\n"
+    )
+    assert cli.run("job", "submit", str(file), "--quiet").stdout == "1\n2\n"
+    specs = [cli.client.jobs.spec(number) for number in (1, 2)]
+    assert [(spec["name"], spec["command"][1], spec["walltime_s"]) for spec in specs] == [
+        ("a", "1e3", None),
+        ("b", "007", 7200.0),
+    ]
+    for text in ("---\n---\n", ""):
+        file.write_text(text)
+        result = cli.run("job", "submit", str(file))
+        assert (result.exit_code, "expected a job" in result.stderr) == (2, True)
+
+
 def test_durations_and_text_in_a_job_file(cli: CliWorld, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(

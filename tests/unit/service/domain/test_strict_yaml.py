@@ -8,7 +8,14 @@ import pytest
 from policies.model.cluster import Cluster, Server
 from service.config.cluster_file import ClusterFileError, load_cluster
 from service.config.settings import SettingsError, load_settings
-from service.domain.strict_yaml import NODES_MAX, RepeatedKeyError, StrictYamlError, parse_yaml, unique_keys
+from service.domain.strict_yaml import (
+    NODES_MAX,
+    RepeatedKeyError,
+    StrictYamlError,
+    parse_yaml,
+    parse_yaml_documents,
+    unique_keys,
+)
 from service.plans.files import load_yaml as load_plan
 from service.plans.values import ReadError
 from service.sim.faults_file import FaultsError, load_faults
@@ -44,6 +51,14 @@ def test_aliases_expand_up_to_the_limit() -> None:
     assert len(parse_yaml(bomb(5))["a5"]) == 9
     with pytest.raises(StrictYamlError, match=f"line 6: its aliases expand to more than {NODES_MAX:,} entries"):
         parse_yaml(bomb(20))
+
+
+def test_each_document_is_read_as_strictly() -> None:
+    assert parse_yaml_documents("a: 2026-01-01\n---\n- 1\n---\n") == [{"a": "2026-01-01"}, [1], None]
+    assert parse_yaml_documents("") == []
+    for text, message in (("a: 1\n---\nb: 1\nb: 2\n", "line 4: b: occurs twice"), ("a: 1\n---\n&x [*x]\n", "line 3: ")):
+        with pytest.raises(StrictYamlError, match=message):
+            parse_yaml_documents(text)
 
 
 def test_a_mapping_may_override_what_it_merges() -> None:
