@@ -253,7 +253,9 @@ def _on_http(request: Request, error: Exception) -> JSONResponse:
     fallback = ProblemType.BAD_REQUEST if error.status_code < HTTPStatus.INTERNAL_SERVER_ERROR else ProblemType.INTERNAL
     kind = _BY_STATUS.get(HTTPStatus(error.status_code), fallback)
     headers = {"Allow": _allowed(request)} if kind is ProblemType.METHOD_NOT_ALLOWED else error.headers
-    return response(Problem(kind, headers=headers), request.scope["path"])
+    # With the path, because a client may have been given an address with a wrong prefix.
+    detail = f"There is no {request.url.path} here." if kind is ProblemType.NOT_FOUND else ""
+    return response(Problem(kind, detail, headers=headers), request.scope["path"])
 
 
 def _allowed(request: Request) -> str:

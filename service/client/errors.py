@@ -55,9 +55,9 @@ def refusal(answer: httpx.Response) -> ApiError:
         document = None
     if isinstance(document, dict) and "title" in document:
         return ApiError(document)
-    return ApiError(
-        {"status": answer.status_code, "title": f"HTTP {answer.status_code} {answer.reason_phrase}".strip()}
-    )
+    status = f"HTTP {answer.status_code} {answer.reason_phrase}".strip()
+    at = answer.url.copy_with(query=None)
+    return ApiError({"status": answer.status_code, "title": f"something else than Sooner answers at {at}: {status}"})
 
 
 def unreachable(address: str, error: Exception) -> Unreachable:

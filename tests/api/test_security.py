@@ -287,8 +287,9 @@ def test_methods_and_paths_that_are_not_there(client: Client) -> None:
     answer = client.delete("/v1/jobs/1")
     assert_problem(answer, "method-not-allowed")
     assert answer.headers["allow"] == "GET, HEAD"
-    for path in ("/v1/nothing", "/v1/jobs/", "/v1/jobs/1/"):
-        assert_problem(client.get(path), "not-found")
+    for path in ("/v1/nothing", "/v1/jobs/", "/v1/jobs/1/", "/prefix/v1/jobs"):
+        problem = assert_problem(client.get(path), "not-found")
+        assert problem["detail"] == f"There is no {path} here."
 
 
 def test_websockets_are_closed_at_the_door(app: FastAPI) -> None:
