@@ -61,8 +61,8 @@ def _movers(context: PreemptionContext, job: JobView, scattered: Candidate) -> S
     for looked_at, (server, free) in enumerate(context.state.pool.fullest(gpu_type)):
         if looked_at == SERVERS_TRIED_MAX:
             break
-        here = _movable(context, server, job.priority)
-        offers.append((free + here.gpus, here.cost, server, here.jobs))
+        jobs, gpus, cost = _movable(context, server, job.priority)
+        offers.append((free + gpus, cost, server, jobs))
     servers_needed, gpus_needed = room_needed(context.view.cluster, job, gpu_type)
     roomy = [room for room, *_ in offers if room >= gpus_needed]
     # GPUs that are being vacated count besides, and so do those of servers that were not looked at if all of these have room.
@@ -101,7 +101,7 @@ def _movable(context: PreemptionContext, server: ServerIndex, priority: int) -> 
             job for job in _on(context, server) if job.priority <= priority and _moves_easily(context, job, priority)
         ]
         cost = sum([job.spec.gpus * context.seconds_lost(job) for job in jobs])
-        known = context.movable[key] = Movable(jobs, sum([job.spec.gpus for job in jobs]), cost)
+        known = context.movable[key] = jobs, sum([job.spec.gpus for job in jobs]), cost
     return known
 
 

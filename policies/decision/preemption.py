@@ -6,7 +6,6 @@ rank_j < eta x min over V of rank_v - sum over V of (g_v / G) (checkpoint_s + re
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from policies.decision.protocols import Decider
 from policies.model.ids import JobId, ServerIndex
@@ -26,13 +25,8 @@ MOVE_INTERVAL_S_MIN = 60.0
 _ROUNDING = 1e-9
 """A rank that follows a line in the index may be off by this much, relatively and in virtual seconds."""
 
-
-class Movable(NamedTuple):
-    """Jobs on one server that may be moved, their GPUs, and the GPU seconds that they lose."""
-
-    jobs: Sequence[JobView]
-    gpus: int
-    cost: float
+Movable = tuple[Sequence[JobView], int, float]
+"""Jobs on one server that may be moved, their GPUs, and the GPU seconds that they lose."""
 
 
 class PreemptionContext:
