@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from policies.choose import Candidate
 from policies.consolidation import room_needed
 from policies.decision.future_pool import FuturePool
-from policies.decision.preemption import Movable, PreemptionContext
+from policies.decision.preemption import PreemptionContext
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.view import JobView
@@ -92,7 +92,7 @@ def _fewest(context: PreemptionContext, server: ServerIndex, share: int, movable
     return picked
 
 
-def _movable(context: PreemptionContext, server: ServerIndex, priority: int) -> Movable:
+def _movable(context: PreemptionContext, server: ServerIndex, priority: int) -> tuple[Sequence[JobView], int, float]:
     """What may be moved from the server for a job of this priority. Computed once while no further job is being stopped."""
     key = server, priority, len(context.state.ledger.leaving)
     known = context.movable.get(key)

@@ -25,9 +25,6 @@ MOVE_INTERVAL_S_MIN = 60.0
 _ROUNDING = 1e-9
 """A rank that follows a line in the index may be off by this much, relatively and in virtual seconds."""
 
-Movable = tuple[Sequence[JobView], int, float]
-"""Jobs on one server that may be moved, their GPUs, and the GPU seconds that they lose."""
-
 
 class PreemptionContext:
     """The preemption side of one decision: policy, view and state, and cached values of running jobs."""
@@ -46,8 +43,9 @@ class PreemptionContext:
         self.eta = policy.options.eta if policy.options.preemption is Preemption.GUIDED else 1.0
         self.next_stoppable_s = math.inf
         """When the first of the jobs that were looked at, and are protected now, may be stopped."""
-        self.movable: dict[tuple[ServerIndex, int, int], Movable] = {}
-        """By server, priority and number of jobs that are being stopped."""
+        self.movable: dict[tuple[ServerIndex, int, int], tuple[Sequence[JobView], int, float]] = {}
+        """By server, priority and number of jobs that are being stopped: the jobs on the server that may be moved, their GPUs,
+        and the GPU seconds that they lose."""
         self._ranks: dict[JobId, float] = {}
         self._limits: dict[JobId, float] = {}
         """Below which rank displacing each running job alone pays."""
