@@ -14,8 +14,7 @@ from policies.model.view import ClusterView, JobView
 from policies.placement import candidates, shapes
 from policies.placement.candidates import fastest, servers_for
 from policies.placement.fleet import Fleet, fleet_of
-from policies.placement.iteration import Gang
-from policies.placement.iteration import gang as gang_of
+from policies.placement.iteration import Gang, gang_of
 from policies.placement.pool import FreePool, empty, free_now
 from policies.placement.scatter import scattered_gang, scattered_gpus
 from policies.placement.shared_links import calmest
@@ -72,7 +71,7 @@ def _find_by_rules(
 ) -> Candidate | None:
     """The best placement that keeps these rules. Computed once while the pool does not change."""
     demands = tuple([(rule.name, rule.demand(spec)) for rule in rules])
-    sought = (_gang_of(spec), spec.gpus, spec.gpu_types, demands, slowdown, pool.traffic_version)
+    sought = (gang_of(spec), spec.gpus, spec.gpu_types, demands, slowdown, pool.traffic_version)
     if sought not in pool.found:
         tried = (
             _of_type_by_rules(pool, cluster, spec, name, rules, slowdown) for name in spec.gpu_types or pool.gpu_types
@@ -122,7 +121,7 @@ def _find(
     salt: int | None,
     slowdown: Slowdown | None,
 ) -> Candidate | None:
-    gang = _gang_of(spec)
+    gang = gang_of(spec)
     if salt is not None and (scattered := _scattered(pool, cluster, gang, spec.gpus, gpu_type, salt)) is not None:
         return _slowed(cluster, scattered, slowdown)
     if gang is None:
@@ -141,7 +140,7 @@ def known_iteration_s(pool: FreePool, cluster: Cluster, spec: JobSpec, free: Map
 
     Infinite if the gang would not fit; None if that is not known without a search.
     """
-    gang = _gang_of(spec)
+    gang = gang_of(spec)
     types = spec.gpu_types or pool.gpu_types
     if gang is None or len(types) > 1 or pool.shared_links is not None:
         return None
@@ -176,7 +175,7 @@ def _fastest_of_types(
 
 def servers_wanted(cluster: Cluster, spec: JobSpec) -> int:
     """The fewest servers that could hold the gang on the empty cluster; 0 if none ever can."""
-    fleet, gang, demand = fleet_of(cluster), _gang_of(spec), demand_of(spec)
+    fleet, gang, demand = fleet_of(cluster), gang_of(spec), demand_of(spec)
     wanted = (_servers_wanted(fleet, gang, spec.gpus, name, demand) for name in spec.gpu_types or (None,))
     return min((servers for servers in wanted if servers), default=0)
 
@@ -268,12 +267,6 @@ def consolidated(candidate: Candidate, times: IterationTimes | None) -> bool:
     if times is None or candidate.iteration_s is None:
         return True
     return candidate.iteration_s <= CONSOLIDATED_RATIO * times.min_s
-
-
-def _gang_of(spec: JobSpec) -> Gang | None:
-    if spec.stage_graph is None or spec.parallelism is None:
-        return None
-    return gang_of(spec.stage_graph, spec.parallelism)
 
 
 def _slowed(cluster: Cluster, found: Candidate, slowdown: Slowdown | None) -> Candidate:

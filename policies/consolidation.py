@@ -14,7 +14,7 @@ from policies.model.ids import ServerIndex
 from policies.model.view import JobView
 from policies.placement.candidates import fastest
 from policies.placement.fleet import Fleet, common_link, fleet_of
-from policies.placement.iteration import Gang, gang
+from policies.placement.iteration import Gang, gang_of
 from policies.placement.pool import FreePool
 
 GANG_GPUS_MAX = 64
@@ -47,13 +47,13 @@ def may_consolidate(
 
 def room_needed(cluster: Cluster, job: JobView, gpu_type: str) -> Room:
     """What a consolidated placement of the job on servers of the type needs at least. O(1) beside memos."""
-    spec, times = job.spec, job.iteration_times
-    if spec.stage_graph is None or spec.parallelism is None or times is None or times.slowdown is not None:
+    gang, times = gang_of(job.spec), job.iteration_times
+    if gang is None or times is None or times.slowdown is not None:
         return _UNKNOWN
-    if spec.gpu_type_fallbacks:
+    if job.spec.gpu_type_fallbacks:
         # On a type that it prefers less, less speed is enough.
         return _UNKNOWN
-    return _room(fleet_of(cluster), gang(spec.stage_graph, spec.parallelism), gpu_type, times.min_s)
+    return _room(fleet_of(cluster), gang, gpu_type, times.min_s)
 
 
 @lru_cache(maxsize=4096)

@@ -65,7 +65,7 @@ def _movers(context: PreemptionContext, job: JobView, scattered: Candidate) -> S
         offers.append((free + gpus, cost, server, jobs))
     servers_needed, gpus_needed = room_needed(context.view.cluster, job, gpu_type)
     roomy = [room for room, *_ in offers if room >= gpus_needed]
-    # GPUs that are being vacated count besides, and so do those of servers that were not looked at if all of these have room.
+    # Where GPUs are being vacated, a server has more room than its offer says.
     if len(roomy) < min(servers_needed, SERVERS_TRIED_MAX) and not context.state.ledger.surplus_on:
         return None
     offers.sort(key=lambda offer: (-offer[0], offer[1], offer[2]))

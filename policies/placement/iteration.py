@@ -13,6 +13,7 @@ from typing import NamedTuple
 from policies.model.cluster import Cluster, Server
 from policies.model.graph import StageGraph
 from policies.model.ids import ServerIndex
+from policies.model.job import JobSpec
 from policies.model.parallelism import ParallelismConfig
 from policies.model.placement import Placement
 from policies.model.plan import PipelineSchedule
@@ -86,6 +87,13 @@ def gang(graph: StageGraph, config: ParallelismConfig) -> Gang:
         tensor_across_servers=config.tensor_across_servers,
         gpus=sum(k * t for _, k, t in rows),
     )
+
+
+def gang_of(spec: JobSpec) -> Gang | None:
+    """The job's gang; None for a job without a stage graph."""
+    if spec.stage_graph is None or spec.parallelism is None:
+        return None
+    return gang(spec.stage_graph, spec.parallelism)
 
 
 def straddles(gang: Gang, gpus: Iterable[int], counts: Iterable[Sequence[int]]) -> bool:

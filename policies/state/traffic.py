@@ -7,7 +7,7 @@ from policies.model.placement import Placement
 from policies.model.view import JobView
 from policies.placement.contention import Crowds, SharedLinks, Traffic, layout_of
 from policies.placement.fleet import fleet_of
-from policies.placement.iteration import gang as gang_of
+from policies.placement.iteration import gang_of
 from policies.placement.pool import FreePool
 from policies.placement.shared_links import best_s
 
@@ -31,13 +31,13 @@ class TrafficIndex:
 
     def add(self, job: JobView, cluster: Cluster, placement: Placement) -> None:
         """The job loads the links of this placement from now on."""
-        spec, contention = job.spec, self._contention
-        if contention is None or spec.stage_graph is None or spec.parallelism is None:
+        contention = self._contention
+        if contention is None or (gang := gang_of(job.spec)) is None:
             return
         self.remove(job.id)
         if len(placement.shares) == 1:
             return
-        gang, layout = gang_of(spec.stage_graph, spec.parallelism), layout_of(placement)
+        layout = layout_of(placement)
         links = self._crowds.links(gang, cluster, layout)
         if links[0]:
             gpu_type = cluster.servers[placement.servers[0]].gpu_type

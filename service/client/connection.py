@@ -90,6 +90,8 @@ class Connection:
                         result = self.http.request(**_request(step))
                 except _ERRORS as error:
                     failure = error
+                except UnicodeEncodeError:
+                    raise _unsendable(step) from None
 
     def pause(self, seconds: float) -> None:
         """Wait."""
@@ -137,6 +139,8 @@ class AsyncConnection:
                             result = await self.http.request(**_request(step))
                     except _ERRORS as error:
                         failure = error
+                    except UnicodeEncodeError:
+                        raise _unsendable(step) from None
 
     async def pause(self, seconds: float) -> None:
         """Wait."""
@@ -159,12 +163,16 @@ def _next(flow: Stream[T], result: Any, failure: Exception | None) -> Step | Emi
 
 
 def _request(step: Request) -> dict[str, Any]:
-    for texts in (step.query, step.body or {}):
-        if (where := _not_utf8(texts)) is not None:
-            # Without the text: it may be a secret.
-            raise Unsendable(f"{where}: must be UTF-8")
     given = {"params": step.query or None, "json": step.body, "headers": step.headers}
     return {"method": step.method, "url": step.path, **given}
+
+
+def _unsendable(step: Step) -> Unsendable:
+    """The error of a request that cannot be encoded. Without the text, which may be a secret."""
+    request = step.request if isinstance(step, Open) else step
+    parts = (request.query, request.body) if isinstance(request, Request) else ()
+    found = [where for part in parts if (where := _not_utf8(part or {})) is not None]
+    return Unsendable(f"{found[0] if found else 'the request'}: must be UTF-8")
 
 
 def _not_utf8(value: object) -> str | None:

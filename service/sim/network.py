@@ -10,8 +10,7 @@ from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement
 from policies.placement.contention import Crowds, Layout, LinkIds, Traffic, layout_of
 from policies.placement.fleet import fleet_of
-from policies.placement.iteration import Gang
-from policies.placement.iteration import gang as gang_of
+from policies.placement.iteration import Gang, gang_of
 from policies.placement.shared_links import best_s
 
 __all__ = ["ContendedNetwork", "Contention", "Flow", "NetworkError", "network_of", "parse_network"]
@@ -64,9 +63,9 @@ class ContendedNetwork(Crowds[Flow]):
         self, attempt: AttemptId, spec: JobSpec, times: IterationTimes | None, placement: Placement
     ) -> Flow | None:
         """The traffic of an attempt, not joined yet; None for a job without a stage graph."""
-        if times is None or spec.stage_graph is None or spec.parallelism is None:
+        if times is None or (gang := gang_of(spec)) is None:
             return None
-        gang, layout = gang_of(spec.stage_graph, spec.parallelism), layout_of(placement)
+        layout = layout_of(placement)
         flow = Flow(
             attempt=attempt,
             placement=placement,

@@ -14,7 +14,7 @@ from policies.model.ids import ServerIndex
 from policies.placement.candidates import fastest
 from policies.placement.contention import Crowds, Layout, SharedLinks, Traffic, layout_of
 from policies.placement.fleet import fleet_of
-from policies.placement.iteration import gang as gang_of
+from policies.placement.iteration import gang as gang_with
 from policies.placement.pool import FreePool
 from policies.placement.shared_links import Calmest, best_s, calmest, weighed
 from tests.contended import PLAIN, on, ring, servers
@@ -24,7 +24,7 @@ SIX = servers(6)
 
 
 def traffic_on(crowds: Crowds[Traffic], *where: int, contention: Contention = PLAIN) -> Traffic:
-    gang, layout = gang_of(*ring(len(where))), layout_of(on(*where))
+    gang, layout = gang_with(*ring(len(where))), layout_of(on(*where))
     alone_s = best_s(gang, fleet_of(SIX), (), contention)[1]
     return Traffic(SIX, contention, gang, layout, alone_s, crowds.links(gang, SIX, layout))
 
@@ -40,7 +40,7 @@ def shared(free: Sequence[int], *straddling: Sequence[int], fills_up: bool = Fal
 
 def search(pool: FreePool, gpus: int) -> Calmest | None:
     assert pool.shared_links is not None
-    return calmest(pool, pool.shared_links, SIX, gang_of(*ring(gpus)), "V100")
+    return calmest(pool, pool.shared_links, SIX, gang_with(*ring(gpus)), "V100")
 
 
 def chosen(pool: FreePool, gpus: int) -> tuple[float, tuple[int, ...]]:
@@ -52,7 +52,7 @@ def chosen(pool: FreePool, gpus: int) -> tuple[float, tuple[int, ...]]:
 def test_the_new_job_goes_where_no_other_straddles() -> None:
     """Alone it takes 1 + 1 s an iteration. On servers 0 and 1 it would take 1 + 2 s, and slow the other from 2 to 3 s."""
     quiet = FreePool(SIX, [2, 2, 0, 0, 2, 2])
-    assert fastest(quiet, SIX, gang_of(*ring(4)), "V100")[1].servers == (0, 1)  # type: ignore[index]
+    assert fastest(quiet, SIX, gang_with(*ring(4)), "V100")[1].servers == (0, 1)  # type: ignore[index]
     assert chosen(shared([2, 2, 0, 0, 2, 2], (0, 1)), 4) == (2.0, (4, 5))
 
 
@@ -69,7 +69,7 @@ def test_one_server_is_better_than_any_two() -> None:
 def test_without_straddling_jobs_the_choice_is_the_usual_one() -> None:
     for free in product((0, 1, 3), repeat=6):
         for gpus in (2, 4, 5):
-            usual = fastest(FreePool(SIX, free), SIX, gang_of(*ring(gpus)), "V100")
+            usual = fastest(FreePool(SIX, free), SIX, gang_with(*ring(gpus)), "V100")
             found = search(shared(free), gpus)
             assert (None if usual is None else usual[1]) == (None if found is None else found[1])
 
@@ -108,7 +108,7 @@ def placements(free: Sequence[int], gpus: int, servers_max: int) -> Iterator[Lay
 
 def costs_of(pool: FreePool, gpus: int) -> tuple[float, float, dict[Layout, float]]:
     """What the choice costs, what the usual placement costs, and what all on at most as many servers as that one cost."""
-    links, gang = pool.shared_links, gang_of(*ring(gpus))
+    links, gang = pool.shared_links, gang_with(*ring(gpus))
     usual, found = fastest(pool, SIX, gang, "V100"), search(pool, gpus)
     assert links is not None and usual is not None and found is not None
     alone_s = best_s(gang, fleet_of(SIX), ("V100",), PLAIN)[1]
