@@ -9,6 +9,7 @@ import httpx
 from service.client.access import Audit, Keys, Projects, Usage, Users, Webhooks
 from service.client.cluster import Cluster, Cycles, Queue, Quotas, Reservations, Services, Shares
 from service.client.connection import AsyncConnection, Connection, http_options
+from service.client.errors import is_from_sooner
 from service.client.events import EventStream, StreamEvent
 from service.client.flow import Emit, Flow, Request, Service, Stream
 from service.client.jobs import TERMINAL_STATES, Arrays, Jobs
@@ -125,7 +126,7 @@ class Api(Noun[C]):
             answer: httpx.Response = yield Request("GET", "/readyz")
         except httpx.TransportError:
             return False
-        return answer.status_code == httpx.codes.OK
+        return answer.status_code == httpx.codes.OK and is_from_sooner(answer)
 
 
 class Client(Api[Connection]):

@@ -1,7 +1,7 @@
 """Errors of the client, each a line for a person."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import httpx
 
@@ -13,6 +13,9 @@ class ClientError(Exception):
 class Unsendable(ClientError):
     """A text of the request is not UTF-8, as arguments and names of files may be: nothing was sent."""
 
+
+REQUEST_ID_HEADER: Final = "X-Request-Id"
+"""Every answer of Sooner has it."""
 
 REFUSED = "connection refused"
 """The cause where nothing listens."""
@@ -53,8 +56,18 @@ def refusal(answer: httpx.Response) -> ApiError:
         document = answer.json()
     except ValueError:
         document = None
-    if isinstance(document, dict) and "title" in document:
+    if is_from_sooner(answer) and isinstance(document, dict) and "title" in document:
         return ApiError(document)
+    return stranger(answer)
+
+
+def is_from_sooner(answer: httpx.Response) -> bool:
+    """Whether Sooner may have sent the answer. Other services answer with JSON, too, and few of them with this header."""
+    return REQUEST_ID_HEADER in answer.headers
+
+
+def stranger(answer: httpx.Response) -> ApiError:
+    """The error for an answer of something else than Sooner."""
     status = f"HTTP {answer.status_code} {answer.reason_phrase}".strip()
     at = answer.url.copy_with(query=None)
     return ApiError({"status": answer.status_code, "title": f"something else than Sooner answers at {at}: {status}"})

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import httpx
 
-from service.client.errors import refusal, unreachable
+from service.client.errors import is_from_sooner, refusal, stranger, unreachable
 from service.client.flow import Flow, NextLine, Open, Pause, Request, Service
 
 SILENT_S_MAX: Final = 60.0
@@ -65,6 +65,8 @@ class EventStream:
         while True:
             answer: httpx.Response = yield Open(request, SILENT_S_MAX)
             if answer.is_success:
+                if not is_from_sooner(answer):
+                    raise stranger(answer)
                 break
             if not self._reached or answer.status_code not in _BUSY:
                 raise refusal(answer)

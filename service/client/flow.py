@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import httpx
 
-from service.client.errors import ClientError, refusal, unreachable
+from service.client.errors import ClientError, is_from_sooner, refusal, stranger, unreachable
 
 T = TypeVar("T")
 
@@ -94,7 +94,8 @@ def sent(service: Service, request: Request, also: int | None = None) -> Flow[ht
 
     Every request is safe to repeat: reads change nothing, and changes have an idempotency key. It is repeated when the answer was
     lost, and when the service asks for it (``Retry-After``), for at most ``patience_s`` seconds. A service that has never
-    answered is not waited for. Raises :class:`ApiError` for a refusal, :class:`Unreachable` without an answer.
+    answered is not waited for. Raises :class:`ApiError` for a refusal and for an answer of something else than Sooner,
+    :class:`Unreachable` without an answer.
     """
     left_s, pause_s_max = service.patience_s, PAUSE_S
     while True:
@@ -108,6 +109,8 @@ def sent(service: Service, request: Request, also: int | None = None) -> Flow[ht
         else:
             service.answered = True
             if answer.is_success or answer.status_code == also:
+                if not is_from_sooner(answer):
+                    raise stranger(answer)
                 return answer
             failure = refusal(answer)
             again = answer.status_code in _BUSY and answer.headers.get("Retry-After", "").isdecimal()

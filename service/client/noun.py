@@ -71,8 +71,8 @@ class Noun(Generic[C]):
         try:
             return answer.json()
         except ValueError:
-            address = self._connection.service.address
-            raise ClientError(f"{address} is not a Sooner service: its response is not JSON") from None
+            at = answer.url.copy_with(query=None)
+            raise ClientError(f"the answer of {at} is not JSON") from None
 
     def _pages(
         self,

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 
 from service.client import AsyncClient, Client
 from service.client.connection import AsyncConnection, Connection
+from service.client.errors import REQUEST_ID_HEADER
 from service.client.noun import Noun
 from tests.api.client import BASE_URL, AppTransport
 
@@ -25,6 +26,17 @@ def client_of(kind: Kind, app: ASGIApp, token: str | None) -> Iterator[Any]:
     transport = AppTransport(app) if kind is Client else httpx.ASGITransport(app, raise_app_exceptions=False)
     with blocking(kind(BASE_URL, token, transport=transport)) as client:  # type: ignore[arg-type]
         yield client
+
+
+def as_sooner(handler: Callable[[httpx.Request], httpx.Response]) -> httpx.MockTransport:
+    """A transport with these answers, each with the header by which the clients know Sooner."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        made = handler(request)
+        made.headers[REQUEST_ID_HEADER] = "7"
+        return made
+
+    return httpx.MockTransport(answer)
 
 
 def noted_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:

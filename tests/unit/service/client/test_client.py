@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ from service.api.app import create_app
 from service.api.routers import job_details
 from service.client import ApiError, AsyncClient, ClientError, Unreachable, Unsendable, noun
 from service.client import jobs as client_jobs
+from tests.api.client import BASE_URL
 from tests.api.conftest import World, app_of, make_world
 from tests.api.timelines import put
-from tests.unit.service.client.both import KINDS, Kind, blocking, client_of
+from tests.unit.service.client.both import KINDS, Kind, as_sooner, blocking, client_of
 
 BODY: dict[str, Any] = {"name": "digits", "command": ["python", "digits.py"], "gpus": 2}
 
@@ -140,19 +141,53 @@ def test_what_no_header_can_hold_is_refused_without_the_token(kind: Kind, token:
     assert str(caught.value) == "token must be one line of printable ASCII characters"
 
 
-def test_a_stranger_that_answers_is_no_traceback(kind: Kind) -> None:
+@pytest.mark.parametrize(
+    ("status", "content"),
+    [
+        (200, b"<html>"),
+        (200, b"{}"),
+        (201, b"[]"),
+        (502, b"<html>"),
+        (503, b"{}"),
+        (404, b'{"title": "Gone", "status": "error"}'),
+    ],
+)
+@pytest.mark.parametrize(
+    ("ask", "path"),
+    [
+        (lambda client: client.jobs.list(), "/v1/jobs"),
+        (lambda client: client.jobs.submit(BODY), "/v1/jobs"),
+        (lambda client: client.jobs.logs(1), "/v1/jobs/1/logs"),
+        (lambda client: client.readiness(), "/readyz"),
+        (lambda client: next(client.follow()), "/v1/events"),
+        (lambda client: next(client.watch(1)), "/v1/events"),
+    ],
+)
+def test_a_stranger_that_answers_is_no_traceback(
+    kind: Kind, ask: Callable[[Any], object], path: str, status: int, content: bytes
+) -> None:
     with (
-        answering(kind, lambda request: httpx.Response(200, text="<html>")) as client,
-        pytest.raises(ClientError, match="not JSON"),
-    ):
-        client.jobs.list()
-    with (
-        answering(kind, lambda request: httpx.Response(502, text="<html>")) as client,
+        answering(kind, lambda request: httpx.Response(status, content=content)) as client,
         pytest.raises(ApiError) as caught,
     ):
-        client.jobs.list()
-    told = "something else than Sooner answers at http://sooner.test/v1/jobs: HTTP 502 Bad Gateway"
-    assert (caught.value.status, str(caught.value)) == (502, told)
+        ask(client)
+    phrase = httpx.codes.get_reason_phrase(status)
+    told = f"something else than Sooner answers at http://sooner.test{path}: HTTP {status} {phrase}"
+    assert (caught.value.status, str(caught.value)) == (status, told)
+
+
+def test_a_stranger_is_not_ready(kind: Kind) -> None:
+    with answering(kind, lambda request: httpx.Response(200, json={})) as client:
+        assert not client.ready()
+
+
+def test_an_answer_that_is_not_json_is_no_traceback(kind: Kind) -> None:
+    with (
+        blocking(kind(BASE_URL, transport=as_sooner(lambda request: httpx.Response(200, text="<html>")))) as client,
+        pytest.raises(ClientError) as caught,
+    ):
+        client.get("/docs/")
+    assert str(caught.value) == f"the answer of {BASE_URL}/docs/ is not JSON"
 
 
 def test_names_stay_one_segment_of_the_path(kind: Kind) -> None:
@@ -162,7 +197,7 @@ def test_names_stay_one_segment_of_the_path(kind: Kind) -> None:
         seen.append(request.url.raw_path)
         return httpx.Response(202, json={"accepted": "server_drained", "job_id": None, "server": "x"})
 
-    with answering(kind, handler) as client:
+    with blocking(kind(BASE_URL, transport=as_sooner(handler))) as client:
         client.cluster.drain("a/b?c d")
     assert seen == [b"/v1/cluster/servers/a%2Fb%3Fc%20d/drain"]
 

@@ -18,7 +18,7 @@ from service.client import ApiError, Client, Unreachable
 from service.db.services import Registered, ServiceNow
 from tests.api.conftest import NOW_S
 from tests.unit.service.cli.cli_world import CliWorld, cli_world
-from tests.unit.service.client.both import KINDS, Kind, blocking, noted_pauses
+from tests.unit.service.client.both import KINDS, Kind, as_sooner, blocking, noted_pauses
 
 
 def event(number: int) -> str:
@@ -58,7 +58,7 @@ class Script:
         return answer
 
     def client(self, kind: Kind) -> AbstractContextManager[Any]:
-        return blocking(kind("http://sooner.test", "t", transport=httpx.MockTransport(self)))
+        return blocking(kind("http://sooner.test", "t", transport=as_sooner(self)))
 
 
 def said(*parts: str) -> httpx.Response:
@@ -188,7 +188,7 @@ def test_events_are_lines(as_json: bool, monkeypatch: pytest.MonkeyPatch, tmp_pa
     script = Script(said(event(1), event(2)), httpx.Response(401, json=PROBLEM | {"status": 401}))
     monkeypatch.setattr("service.client.events.PAUSE_S", 0.0)
     monkeypatch.setenv("SOONER_DATA_DIR", str(tmp_path))
-    monkeypatch.setattr(connect, "Client", partial(Client, transport=httpx.MockTransport(script)))
+    monkeypatch.setattr(connect, "Client", partial(Client, transport=as_sooner(script)))
     result = CliRunner().invoke(app, ["events", "--since", "0", *(["--json"] if as_json else [])])
     lines = result.stdout.splitlines()
     assert len(lines) == 2

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from service.client import ApiError, Client, ClientError, Unreachable
 from tests.api.client import BASE_URL, AppTransport
 from tests.api.conftest import World, app_of, make_world
-from tests.unit.service.client.both import KINDS, Kind, blocking, noted_pauses
+from tests.unit.service.client.both import KINDS, Kind, as_sooner, blocking, noted_pauses
 
 BODY: dict[str, Any] = {"name": "digits", "command": ["python", "digits.py"], "gpus": 2}
 
@@ -206,7 +206,7 @@ def test_what_is_not_asked_for_is_not_repeated(
         asked.append(request)
         return busy(status, wait_s)()
 
-    with blocking(kind(BASE_URL, "t", transport=httpx.MockTransport(handler))) as client:
+    with blocking(kind(BASE_URL, "t", transport=as_sooner(handler))) as client:
         with pytest.raises(ApiError):
             client.jobs.submit(BODY)
         with pytest.raises(ApiError):
@@ -238,7 +238,7 @@ def test_the_time_of_requests_counts(world: World, pauses: list[float], monkeypa
             raise httpx.ReadTimeout("silent")
         return httpx.Response(200, json={})
 
-    with Client(BASE_URL, "t", transport=httpx.MockTransport(handler)) as client:
+    with Client(BASE_URL, "t", transport=as_sooner(handler)) as client:
         client.me()
         with pytest.raises(Unreachable):
             client.me()

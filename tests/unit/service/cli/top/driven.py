@@ -9,7 +9,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-import httpx
 from textual.pilot import Pilot
 from textual.widget import Widget
 from textual.widgets import Input
@@ -18,6 +17,7 @@ from service.cli.top.app import Top
 from service.client import AsyncClient
 from service.wire.access import IdentityDocument
 from tests.unit.service.cli.top.fake_service import FakeService
+from tests.unit.service.client.both import as_sooner
 
 DEADLINE_S = 60.0
 Script = Callable[[Top, Pilot[None]], Awaitable[None]]
@@ -28,7 +28,7 @@ def drive(service: FakeService, script: Script, size: tuple[int, int] = (120, 40
     """Open the view on a service, wait for the first picture, and follow the script."""
 
     async def run() -> None:
-        client = AsyncClient("http://head:8765", transport=httpx.MockTransport(service), patience_s=0.0)
+        client = AsyncClient("http://head:8765", transport=as_sooner(service), patience_s=0.0)
         await driven(client, service.identity(), script, size)
 
     asyncio.run(run())
