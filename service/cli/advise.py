@@ -233,10 +233,13 @@ def _past(slurm: "Slurm", folder: Path, history: Path | None) -> "Callable[[floa
     from service.advice.accounting import AccountingError, AccountingStore, read_file
     from service.advice.past import past_of
 
-    try:
-        if history is not None:
+    if history is not None:
+        try:
             jobs = [past_of(job) for job in read_file(history)[0]]
-            return lambda now_s: jobs
+        except AccountingError as error:
+            fail(str(error))
+        return lambda now_s: jobs
+    try:
         store = AccountingStore(folder / "accounting.sqlite")
     except AccountingError as error:
         fail(str(error), EXIT_FAILED)

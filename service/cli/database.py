@@ -22,19 +22,20 @@ from service.runtime.no_room import no_room
 
 @contextmanager
 def _database_faults() -> Iterator[None]:
-    """Exit code 2 for a wrong URL and a full disk, 1 for a fault of the database."""
+    """Exit code 2 for a wrong URL or file and a full disk, 1 for a fault of the database."""
     from sqlalchemy.exc import OperationalError
 
     from service.db.backup import BackupError
     from service.db.migrate import SchemaError
+    from service.db.restore import InUse
     from service.db.session import DatabaseUrlError
 
     try:
         yield
-    except DatabaseUrlError as error:
-        fail(str(error))
-    except (SchemaError, BackupError) as error:
+    except (SchemaError, InUse) as error:
         fail(str(error), EXIT_USAGE if no_room(error) else EXIT_FAILED)
+    except (DatabaseUrlError, BackupError) as error:
+        fail(str(error))
     except OperationalError as error:
         if line := no_room(error):
             fail(line)

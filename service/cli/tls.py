@@ -30,13 +30,13 @@ def create_command(
 ) -> None:
     """Make a self-signed certificate and its key, and print the settings that use them."""
     from service.config.settings import SettingsError
-    from service.runtime.tls import TlsError, make_pair, names_of_host
+    from service.runtime.tls import TlsArgumentError, TlsError, make_pair, names_of_host
 
     hosts = list(dict.fromkeys(host or names_of_host()))
     try:
         place = folder.absolute() if folder else settings_or_fail({"data_dir": data_dir}).prepare_data_dir() / "tls"
         cert, key = make_pair(place, hosts, days)
-    except SettingsError as error:
+    except (SettingsError, TlsArgumentError) as error:
         fail(str(error))
     except TlsError as error:
         fail(str(error), EXIT_FAILED)

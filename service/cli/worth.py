@@ -73,12 +73,16 @@ def worth_command(
     from service.advice.worth import WorthError, worth
     from service.sim.experiment import SimulationOptions
 
-    machines = _machines(cluster)
+    names = _given(gpu_type or ())
+    # A wrong file is told before anything is asked of Slurm.
+    described = _described(cluster) if cluster is not None else None
+    read = _read(file) if file is not None else None
+    machines = described or _found()
     try:
-        types = GpuTypes(machines, _given(gpu_type or ()))
+        types = GpuTypes(machines, names)
     except ValueError as error:
         fail(f"--gpu-type: {error}")
-    jobs, left_out = _jobs(file)
+    jobs, left_out = read or (_accounted(), Counter())
     past = past_of(jobs, machines, types)
     past.left_out.update(left_out)
     options = SimulationOptions(checkpoint_s=checkpoint_s, restart_s=restart_s, network=network, seed=seed)
@@ -100,18 +104,22 @@ def _given(texts: Sequence[str]) -> dict[str, str]:
     return {name: known for name, _, known in pairs}
 
 
-def _machines(path: Path | None) -> "Cluster":
-    from policies.model.cluster import Cluster, Server
+def _described(path: Path) -> "Cluster":
     from service.config.cluster_file import ClusterFileError, load_cluster
+
+    try:
+        return load_cluster(path)
+    except ClusterFileError as error:
+        fail(str(error))
+
+
+def _found() -> "Cluster":
+    from policies.model.cluster import Cluster, Server
     from service.slurm.cluster import Slurm
     from service.slurm.commands import SlurmError
 
     try:
-        if path is not None:
-            return load_cluster(path)
         nodes = [node for node in Slurm().nodes() if node.gpus]
-    except ClusterFileError as error:
-        fail(str(error))
     except SlurmError as error:
         fail(f"{error}; --cluster FILE gives the servers without Slurm", EXIT_FAILED)
     if not nodes:
@@ -119,21 +127,28 @@ def _machines(path: Path | None) -> "Cluster":
     return Cluster("slurm", tuple(Server(node.name, node.gpus, node.gpu_type or "GPU") for node in nodes))
 
 
-def _jobs(path: Path | None) -> tuple[Sequence["AccountedJob"], Counter[str]]:
-    from service.advice.accounting import AccountingError, AccountingStore, read_file
+def _read(path: Path) -> tuple[Sequence["AccountedJob"], Counter[str]]:
+    from service.advice.accounting import AccountingError, read_file
+
+    try:
+        return read_file(path)
+    except AccountingError as error:
+        fail(str(error))
+
+
+def _accounted() -> Sequence["AccountedJob"]:
+    from service.advice.accounting import AccountingError, AccountingStore
     from service.config.environment import default_data_dir
     from service.slurm.commands import SlurmCommands
 
     try:
-        if path is not None:
-            return read_file(path)
         folder = default_data_dir() / "advice"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         store = AccountingStore(folder / "accounting.sqlite")
         try:
             store.update(SlurmCommands(), time.time())
             # An update reads only what is new, so it cannot count the rows that were left out of the whole past.
-            return store.jobs(), Counter()
+            return store.jobs()
         finally:
             store.close()
     except AccountingError as error:

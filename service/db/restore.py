@@ -37,7 +37,11 @@ _BYTES_MAX = 1 << 30
 """Limit of one line. The longest rows, cycles with a full queue, take some megabytes."""
 
 
-class LiveDatabase(BackupError):
+class InUse(BackupError):
+    """The database cannot be replaced as it is: the file may be right."""
+
+
+class LiveDatabase(InUse):
     """A service holds the leader lease of the database."""
 
 
@@ -54,7 +58,7 @@ def restore(url: str, file: Path, *, force: bool = False) -> Restored:
     """Restore a backup into the database of a URL: completely, or not at all.
 
     ``force`` replaces what is there. Raises :class:`LiveDatabase` while a service leads on it, whatever is forced;
-    :class:`~service.db.backup.BackupError` for an invalid backup and for a database that is not empty;
+    :class:`InUse` for a database that is not empty; :class:`~service.db.backup.BackupError` for an invalid backup;
     SchemaError, DatabaseUrlError and OperationalError.
     """
     with _open(file) as archive:
@@ -122,7 +126,7 @@ def _clear(database: Database, session: Session, force: bool) -> None:
     if not force:
         for found in tables:
             if found.name != PropertyRow.__tablename__ and connection.execute(sa.select(found).limit(1)).first():
-                raise BackupError("the database is not empty; --force replaces what is there")
+                raise InUse("the database is not empty; --force replaces what is there")
     drop_everything(connection, [*(found.name for found in reversed(tables)), migrate.VERSION_TABLE])
 
 

@@ -26,6 +26,10 @@ class TlsError(ValueError):
     """A file that cannot be used, or a pair that cannot be made; one line."""
 
 
+class TlsArgumentError(TlsError):
+    """A pair cannot be made for these hosts or in this folder."""
+
+
 def client_context(ca: Path) -> ssl.SSLContext:
     """What a client trusts: the certificates of this file and no others. Raises :class:`TlsError`."""
     _read("tls_ca", ca)
@@ -81,7 +85,7 @@ def make_pair(folder: Path, hosts: Sequence[str], days: int) -> tuple[Path, Path
     names = ",".join(f"IP:{host}" if _is_address(host) else f"DNS:{host}" for host in hosts)
     bad = next((host for host in hosts if not host or set(host) & set(",=\n\r ")), None)
     if bad is not None:
-        raise TlsError(f"--host: {bad!r} is neither a name nor an address")
+        raise TlsArgumentError(f"--host: {bad!r} is neither a name nor an address")
     command = [
         *(program, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
         *("-days", str(days), "-subj", "/CN=sooner", "-config", os.devnull, "-addext", f"subjectAltName={names}"),
@@ -93,7 +97,7 @@ def make_pair(folder: Path, hosts: Sequence[str], days: int) -> tuple[Path, Path
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in (cert, key):
             if path.exists():
-                raise TlsError(f"{path} exists; name another folder")
+                raise TlsArgumentError(f"{path} exists; name another folder")
         done = subprocess.run(command, capture_output=True, text=True, timeout=_OPENSSL_S)
         parts = done.stdout.partition("-----BEGIN CERTIFICATE-----")
         if done.returncode != 0 or not parts[1]:

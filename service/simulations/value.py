@@ -21,6 +21,7 @@ from service.sim.experiment import SimulationOptions
 from service.sim.jobs import SimJobs, prepare
 from service.sim.results import Result
 from service.sim.value import Replay, Said, Told, said_of, schedule_json, tell, value_of
+from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload
 from service.simulations.past import read_past
 from service.simulations.request import Window
@@ -97,7 +98,7 @@ def workload_value(
     jobs = prepare(workload, cluster, checkpoint_period_s=options.checkpoint_period_s, skip_invalid=True)
     left_out = {NO_LONGER_FITS: jobs.skipped} if jobs.skipped else {}
     if not jobs.jobs:
-        raise NoValue("; ".join(["the workload holds no job that fits the cluster", *left_out_notes(left_out)]))
+        raise WorkloadError("; ".join(["the workload holds no job that fits the cluster", *left_out_notes(left_out)]))
     jobs = replace(jobs, jobs=list(jobs.jobs))
     told, _ = tell(jobs, cluster, make_policy(plan.policy, plan.options), options)
     return _report(told, Setting(workload, cluster, options), plan, left_out, runner) | {

@@ -149,6 +149,11 @@ def test_a_cluster_without_gpus(slurm: Programs) -> None:
     assert done.exit_code == 1 and "none of the 4 nodes of this Slurm has GPUs" in done.stderr
 
 
+def test_a_past_that_is_not_there_is_wrong_input(slurm: Programs) -> None:
+    done = slurm.run("--slurm", "--history", "absent.txt")
+    assert (done.exit_code, done.stderr) == (2, "error: absent.txt: No such file or directory\n")
+
+
 def test_an_empty_queue(slurm: Programs) -> None:
     slurm.queue([])
     done = slurm.run("--slurm")

@@ -112,6 +112,14 @@ def test_a_table_is_predicted_again(tmp_path: Path) -> None:
     assert set(found["schedules"]) == {"none", "served", "oracle"}
 
 
+def test_a_table_without_jobs_is_wrong_input(tmp_path: Path) -> None:
+    write_workload(replace(WORKLOAD, jobs=WORKLOAD.jobs[:0]), tmp_path / "jobs.csv")
+    write_cluster(CLUSTER, tmp_path / "cluster.yaml")
+    given = ("--workload", str(tmp_path / "jobs.csv"), "--cluster", str(tmp_path / "cluster.yaml"))
+    result = RUNNER.invoke(app, ["model", "value", *given])
+    assert (result.exit_code, result.stderr) == (2, "error: the workload holds no job that fits the cluster\n")
+
+
 @pytest.mark.parametrize(
     ("options", "words", "code"),
     [

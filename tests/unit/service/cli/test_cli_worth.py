@@ -102,9 +102,17 @@ def _recent(jobs: Sequence[AccountedJob]) -> list[AccountedJob]:
 
 def test_files_that_are_not_there(folder: Path) -> None:
     code, _, err = worth(folder, file="absent.txt")
-    assert (code, "absent.txt" in err) == (1, True)
+    assert (code, "absent.txt" in err) == (2, True)
     done = RUNNER.invoke(app, ["worth", str(folder / "past.txt"), "--cluster", str(folder / "no.yaml")])
     assert (done.exit_code, "no.yaml" in done.stderr) == (2, True)
+
+
+def test_a_wrong_file_is_told_before_slurm_is_asked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = RUNNER.invoke(app, ["worth", str(folder / "absent.txt")])
+    assert (done.exit_code, done.stderr) == (2, f"error: {folder / 'absent.txt'}: No such file or directory\n")
 
 
 def test_without_slurms_commands_the_error_names_the_option(

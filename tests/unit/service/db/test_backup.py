@@ -408,6 +408,13 @@ def test_the_commands(any_database: Database, empty_url: str, tmp_path: Path) ->
         json.loads(_run("db", "restore", file, "--force", "--database-url", empty_url, *here, "--json").stdout)["rows"]
         > 15
     )
+    taken = _run("db", "backup", file, "--database-url", _url(any_database), *here)
+    assert (taken.exit_code, taken.stderr) == (2, f"error: {file} exists; name another file\n")
+    missing = _run("db", "restore", "nosuch", "--database-url", empty_url, *here)
+    assert (missing.exit_code, missing.stderr) == (
+        2,
+        "error: cannot read the backup nosuch: No such file or directory\n",
+    )
     sound = _run("db", "check", "--database-url", empty_url, *here)
     assert (sound.exit_code, sound.stdout.split(":")[0]) == (0, "sound")
     with any_database.writing() as session:

@@ -93,7 +93,7 @@ def test_the_command_ends_with_one_line(tmp_path: Path, whole: tuple[bytes, Rows
     at = first.header_offset + 30 + len(first.filename) + 20 + 3
     file = _written(tmp_path / "b.zip", data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :])
     answer = CliRunner().invoke(app, ["db", "restore", str(file), "--data-dir", str(tmp_path / "data")])
-    assert answer.exit_code == 1
+    assert answer.exit_code == 2
     assert answer.stderr.startswith("error: ")
     assert answer.stderr.count("\n") == 1
     assert not (tmp_path / "data" / "sooner.db").exists()

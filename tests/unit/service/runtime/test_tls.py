@@ -6,7 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from service.cli.main import app
 from service.runtime.tls import TlsError, _shake_hands, check_pair, client_context, make_pair
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make certificates")
@@ -125,3 +127,10 @@ def test_nothing_is_overwritten_and_names_are_checked(pair: tuple[Path, Path], t
         with pytest.raises(TlsError, match="--host"):
             make_pair(tmp_path / "new", [host], 1)
     assert not (tmp_path / "new").exists()
+
+
+def test_wrong_arguments_of_the_command_end_with_their_exit_code(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    taken = CliRunner().invoke(app, ["tls", "create", str(pair[0].parent)])
+    assert (taken.exit_code, taken.stderr) == (2, f"error: {pair[0]} exists; name another folder\n")
+    odd = CliRunner().invoke(app, ["tls", "create", str(tmp_path), "--host", "a b"])
+    assert (odd.exit_code, odd.stderr) == (2, "error: --host: 'a b' is neither a name nor an address\n")
