@@ -110,7 +110,7 @@ def iteration_times_over(
         with suppress(NeverFits):
             found.append(_iteration_times(gang, fleet, name, demand))
     if not found:
-        raise NeverFits(f"no servers of types {', '.join(gpu_types)} can hold a gang of {gang.gpus} GPUs")
+        raise NeverFits(f"no servers of types {', '.join(gpu_types)} can hold {_gang_of(gang.gpus)}")
     return IterationTimes(
         min(times.floor_s for times in found), max(times.ceil_s for times in found), min(times.min_s for times in found)
     )
@@ -149,7 +149,7 @@ def _corrected_times(
             best, spans = slowdown.at(name, span), [slowdown.at(name, each) for each in Span]
             found.append((times.floor_s * min(spans), times.ceil_s * max(spans), times.min_s * best))
     if not found:
-        raise NeverFits(f"no servers can hold a gang of {spec.gpus} GPUs")
+        raise NeverFits(f"no servers can hold {_gang_of(spec.gpus)}")
     floors, ceils, mins = zip(*found, strict=True)
     return IterationTimes(min(floors), max(ceils), min(mins), slowdown)
 
@@ -160,7 +160,7 @@ def _slowed_times(
     """None if no placement is slower than another."""
     span = narrowest(SameCluster(cluster), spec.gpus, gpu_types, demand_of(spec))
     if span is None:
-        raise NeverFits(f"no servers can hold a gang of {spec.gpus} GPUs")
+        raise NeverFits(f"no servers can hold {_gang_of(spec.gpus)}")
     least = slowdown.factor(span)
     return None if slowdown.cluster <= least else IterationTimes(least, slowdown.cluster, least, slowdown)
 
@@ -173,5 +173,9 @@ def _iteration_times(gang: Gang, fleet: Fleet, gpu_type: str | None, demand: Dem
     types = pool.gpu_types if gpu_type is None else (gpu_type,)
     found = [timed for timed in (fastest(pool, cluster, gang, name) for name in types) if timed is not None]
     if not found:
-        raise NeverFits(f"no servers{f' of type {gpu_type}' if gpu_type else ''} can hold a gang of {gang.gpus} GPUs")
+        raise NeverFits(f"no servers{f' of type {gpu_type}' if gpu_type else ''} can hold {_gang_of(gang.gpus)}")
     return IterationTimes(floor_s(gang, links), ceil_s(gang, links), min(alpha for alpha, _ in found))
+
+
+def _gang_of(gpus: int) -> str:
+    return f"a gang of {gpus} GPU{'' if gpus == 1 else 's'}"

@@ -86,8 +86,7 @@ class Site:
         found = seen(now_s, nodes, jobs)
         if not any(node.gpus for node in found.nodes):
             raise NoGpus(
-                f"none of the {len(nodes)} nodes of this Slurm has GPUs as a generic resource (Gres=gpu:...);"
-                " advice is about jobs with GPUs"
+                "no node of this Slurm has GPUs as a generic resource (Gres=gpu:...); advice is about jobs with GPUs"
             )
         self._check(found, jobs)
         self._watched |= {name_of(past.asked): past for past in ended_jobs(jobs)}

@@ -24,6 +24,7 @@ from predictor.dataset import Knowledge, replay
 from predictor.intervals import estimate_points
 from predictor.training import ESTIMATORS
 from service.advice.history import Past
+from service.domain.counts import count_of
 from service.sim.evaluate import rows_of
 from service.sim.experiment import SimulationOptions, run_jobs
 from service.sim.jobs import SimJob, SimJobs, prepare
@@ -92,7 +93,7 @@ def worth(
     """
     rows = past.workload.jobs[-JOBS_MAX:]
     if len(rows) < JOBS_MIN:
-        raise WorthError(f"{len(rows)} jobs with GPUs have run and ended; at least {JOBS_MIN} are needed")
+        raise WorthError(f"{count_of(len(rows))} with GPUs ran and ended; at least {JOBS_MIN} are needed")
     on_step("predict each job from those that had ended before it")
     estimates = predictions(rows, options.seed)
     first = len(rows) - len(estimates)
@@ -141,7 +142,7 @@ def _real(row: WorkloadJob) -> Done:
 def _replayed(rows: Sequence[WorkloadJob], outcomes: Sequence[JobOutcome]) -> list[Done]:
     ended = {outcome.job_id: outcome for outcome in outcomes}
     if len(ended) != len(rows):
-        raise WorthError(f"{len(rows) - len(ended)} jobs did not end in the replay")
+        raise WorthError(f"{count_of(len(rows) - len(ended))} did not end in the replay")
     return [
         Done(row, own.jct_s, own.queueing_delay_s, own.held_s, own.wasted_s, own.preemptions)
         for row in rows

@@ -325,7 +325,7 @@ def _lead(made: Document) -> str:
     states = Counter(job["state"] for job in made["jobs"])
     counts = ", ".join(f"{states[state]} {state}" for state in ("pending", "running", "held") if states[state])
     at = datetime.fromisoformat(made["made_at"]).astimezone().strftime("%H:%M:%S")
-    return f"{at}: {made['gpus_free']} of {made['gpus']} GPUs free; jobs with GPUs: {counts or 'none'}\n"
+    return f"{at}: {made['gpus_free']} of {count_of(made['gpus'], 'GPU')} free; jobs with GPUs: {counts or 'none'}\n"
 
 
 def _tail(made: Document) -> str:

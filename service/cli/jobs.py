@@ -126,8 +126,14 @@ def _queue(client: Client, filters: JobFilters, most: int) -> tuple[Sequence[Job
     )
     if not most or len(found) <= most:
         return found, ""
-    of = "" if filters else f" of {amount(client.queue.show()['jobs'])}"
-    return found[:most], f"The first {amount(most)}{of} unfinished jobs are shown; --limit 0 shows all."
+    of = None if filters else client.queue.show()["jobs"]
+    return found[:most], _cut("first", most, of, "unfinished job")
+
+
+def _cut(which: str, most: int, of: int | None, what: str) -> str:
+    """The note below a table of the ``which`` jobs alone, of as many."""
+    jobs = f"{amount(most)}{'' if of is None else f' of {amount(of)}'} {what}s" if most > 1 or of is not None else what
+    return f"The {which} {jobs} {'are' if most > 1 else 'is'} shown; --limit 0 shows all."
 
 
 def list_command(
@@ -189,8 +195,8 @@ def list_command(
         if not most or len(found) <= most:
             return (found if sort is None else sorted_jobs(found, sort)), ""
         if sort is None:
-            return found[:most], f"The newest {amount(most)} jobs are shown; --limit 0 shows all."
-        note = f"The first {amount(most)} of {amount(len(found))} jobs are shown; --limit 0 shows all."
+            return found[:most], _cut("newest", most, None, "job")
+        note = _cut("first", most, len(found), "job")
         return sorted_jobs(found, sort)[:most], note
 
     with connect() as client:

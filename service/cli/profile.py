@@ -21,6 +21,7 @@ from service.cli.output import JsonFlag, pause, print_json, printable
 from service.cli.profile_report import Profiled, print_report, report_document
 from service.cli.submit import body_of, complete, pairs
 from service.client import TERMINAL_STATES, ApiError, Client, ClientError
+from service.domain.counts import count_of
 from service.profile.measure import Measured, Point, measured
 from service.profile.stalls import Place, Run
 
@@ -168,7 +169,12 @@ def _size(cluster: ClusterDocument, gpus: int | None, gpu_type: str | None) -> S
     most, kind = largest["gpus"], gpu_type or largest["gpu_type"]
     if gpus is None or gpus <= most:
         return Size(gpus or most, kind, whole=gpus)
-    return Size(most, kind, f"The largest server has {most} GPUs, so {most} are profiled, not {gpus}.", gpus)
+    return Size(
+        most,
+        kind,
+        f"The largest server has {count_of(most, 'GPU')}, so {most} {'is' if most == 1 else 'are'} profiled, not {gpus}.",
+        gpus,
+    )
 
 
 @dataclass(slots=True)
@@ -223,7 +229,8 @@ class Profiler:
             _say(f"{_label(place, gpus)}: not measured: {profiled.skipped[place]}")
             return
         if found.iterations < self._limits.iterations:
-            _say(f"warning: job {job['id']} made {found.iterations:g} iterations, fewer than {self._limits.iterations}")
+            made = f"{found.iterations:g} iteration{'' if found.iterations == 1 else 's'}"
+            _say(f"warning: job {job['id']} made {made}, fewer than {self._limits.iterations}")
         profiled.runs[place] = Run(place, gpus, servers, found)
         profiled.jobs[place] = job["id"]
 
@@ -326,7 +333,7 @@ class Profiler:
             return f"job {job['id']} ended without a progress report"
         what = "ended" if job["state"] == "succeeded" else f"was stopped after {limits.timeout_s:.15g} s"
         return (
-            f"job {job['id']} {what} at iteration {done:g}; the warm-up is {limits.warm_up} iterations, "
+            f"job {job['id']} {what} at iteration {done:g}; the warm-up is {count_of(limits.warm_up, 'iteration')}, "
             "and two reports must follow it"
         )
 

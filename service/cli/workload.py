@@ -58,7 +58,9 @@ def import_command(
     except WorkloadError as error:
         fail(str(error))
     if not workload.jobs:
-        reasons = "; ".join(f"{count:,} rows: {reason}" for reason, count in workload.skipped_by_reason().items())
+        reasons = "; ".join(
+            f"{count_of(count, 'row')}: {reason}" for reason, count in workload.skipped_by_reason().items()
+        )
         fail(
             f"{path}: contains no job{f' ({reasons})' if reasons else ' (it is empty)'}; check that its format is {trace_format}"
         )

@@ -160,8 +160,8 @@ def _accounted() -> Sequence["AccountedJob"]:
 def _print(found: Document) -> None:
     start, end = (datetime.fromtimestamp(found[name], UTC).date().isoformat() for name in ("from_s", "until_s"))
     typer.echo(
-        f"{found['jobs']} jobs of {found['users']} users, submitted from {start} to {end}, on {found['servers']} servers"
-        f" with {found['gpus']} GPUs; {found['learnt_from']} earlier ones are only learnt from"
+        f"{count_of(found['jobs'])} of {count_of(found['users'], 'user')}, submitted from {start} to {end}, on"
+        f" {count_of(found['servers'], 'server')} with {count_of(found['gpus'], 'GPU')}; {_learnt_from(found['learnt_from'])}"
     )
     for note in left_out_notes(found["left_out"]):
         typer.echo(printable(note))
@@ -191,10 +191,14 @@ def _replay(replay: Document) -> str:
     return f"The replay of Slurm waits {replayed} on average, reality {real}{order}: {_VERDICTS[replay['verdict']]}"
 
 
+def _learnt_from(count: int) -> str:
+    return f"{count_of(count, 'earlier one')} {'is' if count == 1 else 'are'} only learnt from"
+
+
 def _gain(head: str, gain: Document) -> str:
     interval = gain["interval_90"]
     if interval is None:
-        sure = f"no interval: {gain['blocks']} days are too few"
+        sure = f"no interval: {count_of(gain['blocks'], 'day')} of jobs, too few"
     else:
         low, high = interval
         sure = f"90% interval {low:+.0%} to {high:+.0%}"

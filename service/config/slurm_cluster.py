@@ -9,6 +9,7 @@ import yaml
 from policies.model.resources import MIB_PER_GIB
 from policies.training.gpu_speed import speed_warnings
 from service.config.cluster_file import SCHEMA, parse_cluster
+from service.domain.counts import count_of
 from service.slurm.nodes import SlurmNode
 
 UNTYPED: Final = "gpu"
@@ -36,7 +37,7 @@ def cluster_of_slurm(
     usable = [node for node in wanted if len(node.gpu_types) == 1]
     mixed = [node.name for node in wanted if len(node.gpu_types) > 1]
     plain = sum(1 for node in wanted if not node.gpu_types)
-    left_out = [f"{plain} nodes without GPUs"] if plain else []
+    left_out = [f"{count_of(plain, 'node')} without GPUs"] if plain else []
     left_out += [f"nodes with GPUs of several types: {', '.join(mixed)}"] if mixed else []
     document: dict[str, Any] = {"schema": SCHEMA, "name": name, "servers": []}
     for kind, members in groupby(usable, lambda node: _kind(node, racks)):

@@ -15,6 +15,7 @@ from service.db.dialects import SERVERS_LOCK, take_locks
 from service.db.rows import OPEN_ATTEMPTS, ServerOrigin, Values, server_values
 from service.db.session import Database
 from service.db.tables import ATTEMPTS, SERVERS
+from service.domain.counts import count_of
 from service.engine.ports import FoundServer, other_gpus
 from service.engine.record import ServerRecord
 
@@ -57,8 +58,8 @@ def enroll(
                 if old.gpus != new.gpus and (attempt := _attempt_on(connection, row["position"])) is not None:
                     if name not in states:
                         raise ServerInUse(
-                            f"server {name!r} now has {new.gpus} GPUs in the cluster file, but attempt {attempt} runs on it; "
-                            "drain the server under its old description first"
+                            f"server {name!r} now has {count_of(new.gpus, 'GPU')} in the cluster file, but attempt {attempt} "
+                            "runs on it; drain the server under its old description first"
                         )
                     new = old
                 known = {"at_name": name, "spec": encode(new), "origin": ServerOrigin.FILE.value}

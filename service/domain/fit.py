@@ -68,7 +68,8 @@ class Fit:
         if spec.topology is not None and fits_empty(self._cluster, replace(spec, topology=None)):
             return f"no {spec.topology.level} can hold the job even when empty", "topology"
         if spec.servers is not None and fits_empty(self._cluster, replace(spec, servers=None)):
-            return f"cannot be placed in equal shares on {spec.servers} servers, even empty ones", "servers"
+            many = f"in equal shares on {spec.servers} servers, even empty ones"
+            return f"cannot be placed {many if spec.servers > 1 else 'on one server, even an empty one'}", "servers"
         gangs = self._cluster.gangs
         if gangs is not Gangs.ANY and fits_empty(replace(self._cluster, gangs=Gangs.ANY), spec):
             return f"no set of servers can hold the job even when empty: on this cluster it needs {gangs.demand}", key

@@ -324,7 +324,11 @@ class FoundServer:
 
 def other_gpus(found: Server, expected: Server) -> str:
     """Why a server with another number of GPUs than the cluster's gets no attempts; "" if the numbers are equal."""
-    return f"has {found.gpus} GPUs, {expected.gpus} expected" if found.gpus != expected.gpus else ""
+    return (
+        f"has {found.gpus} GPU{'' if found.gpus == 1 else 's'}, {expected.gpus} expected"
+        if found.gpus != expected.gpus
+        else ""
+    )
 
 
 class LiveExecutor(Executor, AttemptLeases, AttemptLogs, ProgressInput, AttemptFiles, Protocol):

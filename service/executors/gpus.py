@@ -128,9 +128,8 @@ def _none_answers(silent: Mapping[int, Exception]) -> None:
     """Warn that this service may use no GPU. Raises :class:`GpusUnusable` if one is faulty."""
     for index, why in silent.items():
         if _status(why) != _NO_PERMISSION:
-            count = len(silent)
-            raise GpusUnusable(f"none of the {count} GPUs of this machine answers (GPU {index}: {why}): {_ADVICE}")
-    logger.warning("this service may use none of the machine's %d GPUs: GPUs are virtual", len(silent))
+            raise GpusUnusable(f"no GPU of this machine answers (GPU {index}: {why}): {_ADVICE}")
+    logger.warning("this service may use no GPU of the machine, which has %d: GPUs are virtual", len(silent))
 
 
 def _status(error: Exception) -> object:

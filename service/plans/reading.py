@@ -9,6 +9,7 @@ from typing import Any
 from policies.model.plan import PipelineSchedule, PlanError, Precision, Recompute, TrainingPlan
 from policies.model.shape import ModelShape
 from policies.training.agreement import require_agreement
+from service.domain.counts import count_of
 from service.plans.values import ReadError
 
 WARNINGS_MAX = 100
@@ -151,7 +152,7 @@ class Draft:
         self._take_given()
         given, nodes, per_node = self.given, self.get("nodes"), self.get("gpus_per_node")
         of_nodes = nodes * per_node if nodes is not None and per_node is not None else None
-        shown = f"{nodes} node{'' if nodes == 1 else 's'} x {per_node} GPUs"
+        shown = f"{nodes} node{'' if nodes == 1 else 's'} x {per_node} GPU{'' if per_node == 1 else 's'}"
         if given.gpus is not None:
             said = self.get("gpus")
             if said is not None and said != given.gpus:
@@ -171,7 +172,7 @@ class Draft:
         if nodes is not None and per_node is None:
             if gpus % nodes:
                 raise ReadError("gpus", f"{gpus} ({self.origin('gpus')}) must be a multiple of {nodes} nodes")
-            self.set("gpus_per_node", gpus // nodes, f"{gpus} GPUs / {nodes} nodes")
+            self.set("gpus_per_node", gpus // nodes, f"{count_of(gpus, 'GPU')} / {count_of(nodes, 'node')}")
         return gpus
 
     def _data(self, gpus: int) -> int:
@@ -191,7 +192,7 @@ class Draft:
             raise ReadError("gpus", f"must be a multiple of {shown} = {product} (got {gpus}, {self.origin('gpus')})")
         if said is None:
             divisor = f" / ({shown})" if len(above) > 1 else f" / {shown}" if above else ""
-            self.set("data", gpus // product, f"{gpus} GPUs{divisor}")
+            self.set("data", gpus // product, f"{count_of(gpus, 'GPU')}{divisor}")
         return gpus // product
 
     def _batch(self, data: int) -> None:
@@ -234,7 +235,9 @@ class Draft:
             model = self.get("tensor", 1) * self.get("pipeline", 1)
             group = max(per_node // model, 1)
             if group < sharers:
-                self.set("shard_group", group, f"{self.origin('shard_within_node')}: {per_node} GPUs of a server")
+                self.set(
+                    "shard_group", group, f"{self.origin('shard_within_node')}: {count_of(per_node, 'GPU')} of a server"
+                )
         groups = self.get("shard_groups", 1)
         if groups > 1:
             origin = self.origin("shard_groups")

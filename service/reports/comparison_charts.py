@@ -5,6 +5,7 @@ from math import exp
 from statistics import fmean
 
 from policies.model.cluster import Cluster
+from service.domain.counts import count_of
 from service.domain.duration import words_of
 from service.reports.comparison_data import (
     GANG_CLASSES,
@@ -234,7 +235,8 @@ def _gantts(runs: Sequence[RunFigures], cluster: Cluster) -> list[Chart]:
                 bar.row,
                 bar.rows,
                 colours[gang_class(bar.gpus)],
-                f"{bar.job_id} {bar.user}: {bar.gpus} GPUs, {words_of(bar.end_s - bar.start_s)}{', stopped' * bar.preempted}",
+                f"{bar.job_id} {bar.user}: {count_of(bar.gpus, 'GPU')}, {words_of(bar.end_s - bar.start_s)}"
+                f"{', stopped' * bar.preempted}",
                 bar.preempted and bar.end_s <= end_s,
             )
             for bar in run.bars

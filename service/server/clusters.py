@@ -15,6 +15,7 @@ from service.config.environment import is_loopback
 from service.config.settings import Settings, env_name
 from service.db.servers import enroll, stored_cluster
 from service.db.session import Database
+from service.domain.counts import count_of
 from service.engine.ports import Abilities, Clock, ExecutorUnavailable, FoundServer, LiveExecutor, other_gpus
 from service.executors.cluster.driver import EngineDriver, EngineUnavailable
 from service.executors.cluster.executor import ClusterExecutor
@@ -106,7 +107,8 @@ def described(file: Cluster, found: Sequence[Server], remembered: set[str], path
         if server.name in listed and server.name not in remembered and listed[server.name].gpus != server.gpus:
             gpus = listed[server.name].gpus
             raise ClusterFileError(
-                f"{path}: servers", f"{server.name} has {gpus} GPUs in the file, and {server.gpus} in the cluster"
+                f"{path}: servers",
+                f"{server.name} has {count_of(gpus, 'GPU')} in the file, and {server.gpus} in the cluster",
             )
     servers = tuple(listed.get(server.name) or with_assumed_speed(server) for server in found)
     return replace(file, servers=servers)
@@ -142,8 +144,8 @@ def local_servers(settings: Settings, gpus: Sequence[GpuInfo] | None) -> tuple[C
             kind = has.gpu_type if gpus else "virtual ones (setting virtual_gpus)"
             raise ClusterFileError(
                 f"{settings.cluster}: servers",
-                f"{server.name} has {server.gpus} GPUs of type {server.gpu_type} in the file, and this machine {has.gpus} "
-                f"{kind}; correct the file, {pretend}",
+                f"{server.name} has {count_of(server.gpus, 'GPU')} of type {server.gpu_type} in the file, and this machine "
+                f"{has.gpus} {kind}; correct the file, {pretend}",
             )
     return cluster, frozenset(here)
 

@@ -200,6 +200,9 @@ def test_a_number_of_servers_divides_the_gpus_and_can_be_found(client: Client, w
     problem = assert_problem(submit(client, gpus=6, servers=3), "never-fits")
     detail = "cannot be placed in equal shares on 3 servers, even empty ones"
     assert problem["errors"] == [{"pointer": "/servers", "detail": detail}], "two servers have V100, one T4"
+    problem = assert_problem(submit(client, gpus=6, servers=1), "never-fits")
+    detail = "cannot be placed on one server, even an empty one"
+    assert problem["errors"] == [{"pointer": "/servers", "detail": detail}]
     assert_problem(submit(client, gpus=2, servers=0), "invalid-body", ["/servers"])
     accepted = submit(client, gpus=6, servers=2)
     assert accepted.status_code == 201

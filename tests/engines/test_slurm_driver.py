@@ -346,5 +346,5 @@ def test_what_an_operator_should_know(driver: SlurmDriver, slurm_cluster: SlurmC
     assert driver.name == "Slurm 22.05.8"
     slurm_cluster.commands.run("sbatch", "--hold", "--output=/dev/null", input=b"#!/bin/sh\nexit\n")
     assert driver.check() == [
-        "1 jobs that are not Sooner's wait or run in the partition 'main': jobs of Sooner that meet them on a node wait in Slurm"
+        "1 job that is not Sooner's waits or runs in the partition 'main': jobs of Sooner that meet them on a node wait in Slurm"
     ]

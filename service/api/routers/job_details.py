@@ -25,6 +25,7 @@ from service.api.routers.common import JobPath, Routes, job_or_404, no_such_job,
 from service.db import reads
 from service.db.prediction_log import newest_prediction, similar_jobs
 from service.db.timeline import stored_servers
+from service.domain.counts import count_of
 from service.wire.bodies import Id, SpecDocument
 from service.wire.jobs import AttemptDocument, EventDocument, ExplanationDocument, ProgressDocument
 from service.wire.placement import PlacementDocument
@@ -176,7 +177,8 @@ def logs(
     number, servers = found
     if node >= servers:
         raise Problem(
-            ProblemType.NOT_FOUND, f"The attempt of job {job_id} has {servers} servers, from 0 on: none is {node}."
+            ProblemType.NOT_FOUND,
+            f"The attempt of job {job_id} has {count_of(servers, 'server')}, from 0 on: none is {node}.",
         )
     elsewhere = None if is_from_peer(request.scope) else dependencies.fleet.log_holder(JobId(job_id), number)
     if elsewhere is not None:

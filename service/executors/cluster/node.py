@@ -104,8 +104,8 @@ class NodeSupervisor(Supervisor):
         if wanted is not None and len(given) < wanted:
             raise CannotLaunch(
                 "launch_failed",
-                f"{self.plan['node_name']}: the launch has {wanted} GPUs on this node, and the engine gave {len(given)}: "
-                f"CUDA_VISIBLE_DEVICES={','.join(given)}",
+                f"{self.plan['node_name']}: the launch has {wanted} GPU{'' if wanted == 1 else 's'} on this node, and the "
+                f"engine gave {len(given)}: CUDA_VISIBLE_DEVICES={','.join(given)}",
             )
 
     def _gather(self) -> int:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from policies.model.ids import AttemptId
+from service.domain.counts import count_of
 from service.executors.cluster import ray_actor
 from service.executors.cluster.driver import (
     EngineEnd,
@@ -185,7 +186,9 @@ class RayClient:
                     f"server {share.server}: no node of Ray with GPUs has the label {NODE_LABEL}={share.server}"
                 )
             if share.gpus > known[share.server]:
-                raise EngineRefused(f"server {share.server}: {share.gpus} GPUs wanted, it has {known[share.server]}")
+                raise EngineRefused(
+                    f"server {share.server}: {count_of(share.gpus, 'GPU')} wanted, it has {known[share.server]}"
+                )
 
     def _make_group(self, launch: NodeLaunch) -> Any:
         from ray.util.placement_group import placement_group

@@ -22,6 +22,7 @@ from policies.model.cluster import Server
 from policies.model.ids import AttemptId
 from service.config.settings import Settings
 from service.config.slurm_cluster import UNTYPED
+from service.domain.counts import count_of
 from service.engine.ports import Abilities
 from service.executors.cluster.driver import (
     EngineEnd,
@@ -211,7 +212,7 @@ class SlurmDriver:
         foreign = sum(1 for job in own if not job.comment.startswith(self._mark))
         if foreign:
             notes.append(
-                f"{foreign} jobs that are not Sooner's wait or run in the partition {partition.name!r}: "
+                f"{_foreign_jobs(foreign)} in the partition {partition.name!r}: "
                 "jobs of Sooner that meet them on a node wait in Slurm"
             )
         if partition.time_limit_s is not None:
@@ -467,8 +468,9 @@ class SlurmDriver:
             self._nodes = {node.name: node for node in self._slurm.nodes()}
             node = self._nodes.get(share.server)
         if node is None or node.gpus < share.gpus:
-            there = f"has {node.gpus} GPUs" if node is not None else "is not known to Slurm"
-            raise EngineRefused(f"{share.gpus} GPUs are wanted on the node {share.server!r}, which {there}")
+            there = f"has {count_of(node.gpus, 'GPU')}" if node is not None else "is not known to Slurm"
+            wanted = f"{count_of(share.gpus, 'GPU')} {'is' if share.gpus == 1 else 'are'} wanted"
+            raise EngineRefused(f"{wanted} on the node {share.server!r}, which {there}")
         return node
 
     # State.
@@ -583,3 +585,11 @@ def _end(job: SlurmJob) -> tuple[EngineEnd, str]:
         return end, f"the batch script of the Slurm job ended with {code}"
     reason = f" ({job.reason})" if job.reason and end is not EngineEnd.COMPLETED else ""
     return end, detail + reason
+
+
+def _foreign_jobs(count: int) -> str:
+    return (
+        "1 job that is not Sooner's waits or runs"
+        if count == 1
+        else f"{count:,} jobs that are not Sooner's wait or run"
+    )

@@ -133,5 +133,5 @@ def test_jobs_that_are_all_alike_may_gain_nothing() -> None:
 
 
 def test_too_few_jobs_are_refused(jobs: list[AccountedJob]) -> None:
-    with pytest.raises(WorthError, match=f"150 jobs with GPUs have run and ended; at least {JOBS_MIN} are needed"):
+    with pytest.raises(WorthError, match=f"150 jobs with GPUs ran and ended; at least {JOBS_MIN} are needed"):
         worth(past(jobs[:150]), CLUSTER, OPTIONS)

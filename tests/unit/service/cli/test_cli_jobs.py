@@ -159,7 +159,14 @@ def test_list_says_that_it_is_cut_and_gives_programs_all(cli: CliWorld, monkeypa
     assert [line.split()[0] for line in cut.stdout.splitlines()[1:]] == ids[:0:-1]
     assert "The newest 2 jobs are shown; --limit 0 shows all.\n" in cut.stderr
     assert "The first 2 of 3 jobs are shown; --limit 0" in cli.run("job", "list", "--sort", "gpus").stderr
-    assert "are shown" not in cli.run("job", "list", "--limit", "3").stderr
+    for arguments, note in {
+        ("job", "list"): "The newest job is shown; --limit 0 shows all.\n",
+        ("job", "list", "--sort", "gpus"): "The first 1 of 3 jobs is shown; --limit 0 shows all.\n",
+        ("q",): "The first 1 of 3 unfinished jobs is shown; --limit 0 shows all.\n",
+        ("q", "--user", "ada"): "The first unfinished job is shown; --limit 0 shows all.\n",
+    }.items():
+        assert note in cli.run(*arguments, "--limit", "1").stderr
+    assert "shown" not in cli.run("job", "list", "--limit", "3").stderr
     assert cli.run("job", "list", "--quiet").stdout.split() == ids[::-1]
     assert cli.run("job", "list", "--quiet", "--sort", "job").stdout.split() == ids
     assert len(jobs_of(cli.run("job", "list", "--json").stdout)) == 3

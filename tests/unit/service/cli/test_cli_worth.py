@@ -71,7 +71,7 @@ def test_what_does_not_fit_is_refused(folder: Path, options: tuple[str, ...], co
 def test_a_type_that_the_cluster_lacks_is_left_out_and_another_spelling_is_not(folder: Path) -> None:
     found, _, err = worth(folder, file="other.txt")
     assert found == 1
-    assert "0 jobs with GPUs have run and ended; at least 200 are needed" in err
+    assert "0 jobs with GPUs ran and ended; at least 200 are needed" in err
     assert "left out 300 jobs: GPU type 'h100' is not in the cluster file" in err
     assert worth(folder)[0] == 0, "a100 is the cluster's A100-80GB"
 

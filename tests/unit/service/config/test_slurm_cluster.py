@@ -51,5 +51,5 @@ def test_nodes_that_make_no_server_are_named() -> None:
         SlurmNode("c", "c", "idle", gpu_types={"h100": 8}, partitions=("other",)),
     ]
     made = cluster_of_slurm("x", nodes, {}, "main")
-    assert made.left_out == ["1 nodes without GPUs", "nodes with GPUs of several types: a"]
+    assert made.left_out == ["1 node without GPUs", "nodes with GPUs of several types: a"]
     assert parse_cluster(yaml.safe_load(made.text)).servers == (Server("b", 8, "gpu", "r1"),)

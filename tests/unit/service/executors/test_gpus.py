@@ -134,7 +134,7 @@ def _fails() -> None:
 
 def test_gpus_of_which_none_answers_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = Recorded(DGX[:2], silent={0: NvmlError(4, "No Permission"), 1: NvmlError(15, "GPU is lost")})
-    with pytest.raises(GpusUnusable, match=r"none of the 2 GPUs .* \(GPU 1: GPU is lost\)"):
+    with pytest.raises(GpusUnusable, match=r"no GPU of this machine answers \(GPU 1: GPU is lost\)"):
         detect(nvml)
     uncounted = Recorded(DGX)
     monkeypatch.setattr(uncounted, "nvmlDeviceGetCount", _fails)
@@ -145,7 +145,7 @@ def test_gpus_of_which_none_answers_are_an_error(monkeypatch: pytest.MonkeyPatch
 
 def test_where_no_gpu_may_be_used_they_are_virtual(caplog: pytest.LogCaptureFixture) -> None:
     assert detect(Recorded(DGX, silent=dict.fromkeys(range(3), NvmlError(4, "No Permission")))) is None
-    assert caplog.messages == ["this service may use none of the machine's 3 GPUs: GPUs are virtual"]
+    assert caplog.messages == ["this service may use no GPU of the machine, which has 3: GPUs are virtual"]
 
 
 def test_an_nvml_that_does_not_close_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,8 +263,8 @@ def test_a_gpu_that_fails_while_jobs_run_drains_the_machine_until_they_have_ende
     driver = Driver(SqlStore(database))
     [job] = driver.admit()
     driver.commit(started(job))
-    assert start(V100[:1]) == (2, ServerRecord(engine_drained=True, detail="has 1 GPUs, 2 expected"))
-    assert "box has 1 GPUs, 2 expected: it is drained; start the service again when" in caplog.text
+    assert start(V100[:1]) == (2, ServerRecord(engine_drained=True, detail="has 1 GPU, 2 expected"))
+    assert "box has 1 GPU, 2 expected: it is drained; start the service again when" in caplog.text
     assert start(V100) == (2, ServerRecord())
     assert job.attempt is not None
     job.attempt.state = AttemptState.COMPLETED

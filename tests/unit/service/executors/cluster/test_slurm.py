@@ -177,7 +177,7 @@ def test_extra_options_come_last_in_every_part(commands: Scripted) -> None:
     [
         (launch(("n1", 1), ("n2", 2)), r"n1: 1, n2: 2\) need slurm_uneven_gangs"),
         (launch(("n1", 5)), "5 GPUs are wanted on the node 'n1', which has 4 GPUs"),
-        (launch(("n9", 1)), "1 GPUs are wanted on the node 'n9', which is not known to Slurm"),
+        (launch(("n9", 1)), "1 GPU is wanted on the node 'n9', which is not known to Slurm"),
         (launch(plan=b"\0"), "holds a zero byte"),
         (launch(plan=b"x" * 5_000_000), r"would have 5000\d+ bytes; the limit is 4194304"),
     ],
