@@ -253,7 +253,11 @@ def _show_accuracy(client: Client, days: int, how: Style) -> None:
 
     def ask() -> Answer[_Line]:
         found = client.forecasts.accuracy(days)
-        note = "" if found["forecasts"] else f"No forecast of the last {days} days has been scored yet."
+        note = (
+            ""
+            if found["forecasts"]
+            else f"No forecast of the last {'day' if days == 1 else f'{days} days'} has been scored yet."
+        )
         return Answer(list(_lines(found)), {"schema": "sooner.forecasts.accuracy/1", "accuracy": found}, note)
 
     show(_ACCURACY, ask, how)

@@ -242,7 +242,7 @@ def make_plans(
     seeds: Sequence[int] = (),
 ) -> list[Plan]:
     """Every policy with every predictor and every seed, policy by policy."""
-    labels, guesses = _names("--policies", policies), _names("--predictors", predictors)
+    labels, guesses = names_in("--policies", policies), names_in("--predictors", predictors)
     plans = []
     for label in labels:
         name, *own = label.split(":")
@@ -261,8 +261,13 @@ def make_plans(
     return plans
 
 
-def _names(flag: str, text: str) -> list[str]:
+def names_in(flag: str, text: str) -> list[str]:
+    """The names of a list with commas, each once. Ends the command for another list."""
     names = [name.strip() for name in text.split(",")]
+    if names == [""]:
+        fail(f"{flag}: names nothing")
+    if not all(names):
+        fail(f"{flag}: {text!r} has a comma without a name on each side")
     if len(set(names)) != len(names):
         fail(f"{flag}: {text!r} contains a name twice")
     return names

@@ -25,6 +25,7 @@ from service.cli.sim_options import (
     PoliciesOption,
     WorkersOption,
     make_plans,
+    names_in,
 )
 from service.config.cluster_file import ClusterFileError, load_cluster
 from service.config.settings import Settings, SettingsError
@@ -163,7 +164,7 @@ def _plans(
     policies: str, option: list[str] | None, preemption: str | None, predictor: str, settings: Settings
 ) -> list[Plan]:
     """The plans in the order of the names, ``current`` and ``shadow`` with the settings' policies."""
-    names = _named(policies)
+    names = names_in("--policies", policies)
     others = [name for name in names if name not in (CURRENT, SHADOW)]
     made = (
         {plan.label: plan for plan in make_plans(",".join(others), predictor, option, preemption, None)}
@@ -175,13 +176,6 @@ def _plans(
     if SHADOW in names:
         made[SHADOW] = _shadow_plan(settings, predictor)
     return [made[name] for name in names]
-
-
-def _named(policies: str) -> list[str]:
-    names = [name.strip() for name in policies.split(",")]
-    if any(names.count(name) > 1 for name in (CURRENT, SHADOW)):
-        fail(f"--policies: {policies!r} contains a name twice")
-    return names
 
 
 def _shadow_plan(settings: Settings, predictor: str) -> Plan:
@@ -226,7 +220,7 @@ def _from_now_on(
     as_json: bool,
 ) -> None:
     recorded = read_snapshot(file)
-    others = [name for name in _named(policies) if name != CURRENT]
+    others = [name for name in names_in("--policies", policies) if name != CURRENT]
     plans = _plans(",".join(others), option, preemption, "none", settings) if others else []
     try:
         found = outlooks(recorded.world, candidates_of(recorded, plans), options)

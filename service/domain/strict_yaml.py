@@ -62,8 +62,8 @@ class _Loader(yaml.SafeLoader):
             self._nodes += 1
             self._sizes[id(node)] = self._nodes - before
             return node
-        # An alias in its own anchor expands for ever.
-        self._nodes += self._sizes.get(id(node), NODES_MAX)
+        # An alias in its own anchor expands for ever, also where it is all that there is.
+        self._nodes += self._sizes.get(id(node), NODES_MAX + 1)
         if self._nodes > NODES_MAX:
             raise _Refused(node, f"its aliases expand to more than {NODES_MAX:,} entries")
         return node

@@ -140,6 +140,9 @@ def test_policies_with_options_of_their_own_and_several_predictors(files: list[s
     ("arguments", "said"),
     [
         (["--policies", "fifo,fifo"], "contains a name twice"),
+        (["--policies", ","], "--policies: ',' has a comma without a name on each side"),
+        (["--policies", "fifo,"], "--policies: 'fifo,' has a comma without a name on each side"),
+        (["--policies", ""], "--policies: names nothing"),
         (["--policies", "fifo:"], "--policies: 'fifo:': '' is not NAME=VALUE"),
         (["--policies", "asrpt:tau"], "--policies: 'asrpt:tau': 'tau' is not NAME=VALUE"),
         (["--policies", "fifo", "--predictors", "none,none"], "contains a name twice"),

@@ -35,6 +35,8 @@ def bomb(levels: int) -> str:
         ("jobs:\n- {name: a}\n- {name: a, 'name': b}\n", "line 3: name: occurs twice"),
         ('"a\\nb": 1\n"a\\nb": 2\n', "line 2: 'a\\nb': occurs twice"),
         ("a: &a {b: *a}\n", f"line 1: its aliases expand to more than {NODES_MAX:,} entries"),
+        ("&a [*a]", f"line 1: its aliases expand to more than {NODES_MAX:,} entries"),
+        ("&a {b: *a}", f"line 1: its aliases expand to more than {NODES_MAX:,} entries"),
         ("[" * 3_000, "YAML is nested too deeply to be read"),
         ("a: [", "is not YAML: while parsing a flow node"),
         ("a: *b", "is not YAML: found undefined alias"),
