@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
@@ -90,8 +91,8 @@ class Connection:
                         result = self.http.request(**_request(step))
                 except _ERRORS as error:
                     failure = error
-                except UnicodeEncodeError:
-                    raise _unsendable(step) from None
+                except ValueError as error:
+                    raise _unsendable(step, error) from None
 
     def pause(self, seconds: float) -> None:
         """Wait."""
@@ -139,8 +140,8 @@ class AsyncConnection:
                             result = await self.http.request(**_request(step))
                     except _ERRORS as error:
                         failure = error
-                    except UnicodeEncodeError:
-                        raise _unsendable(step) from None
+                    except ValueError as error:
+                        raise _unsendable(step, error) from None
 
     async def pause(self, seconds: float) -> None:
         """Wait."""
@@ -167,28 +168,32 @@ def _request(step: Request) -> dict[str, Any]:
     return {"method": step.method, "url": step.path, **given}
 
 
-def _unsendable(step: Step) -> Unsendable:
+def _unsendable(step: Step, error: ValueError) -> ValueError | Unsendable:
     """The error of a request that cannot be encoded. Without the text, which may be a secret."""
     request = step.request if isinstance(step, Open) else step
     parts = (request.query, request.body) if isinstance(request, Request) else ()
-    found = [where for part in parts if (where := _not_utf8(part or {})) is not None]
-    return Unsendable(f"{found[0] if found else 'the request'}: must be UTF-8")
+    for part in parts:
+        if (found := _fault(part or {})) is not None:
+            return Unsendable(": ".join(found))
+    return Unsendable("the request: must be UTF-8") if isinstance(error, UnicodeEncodeError) else error
 
 
-def _not_utf8(value: object) -> str | None:
-    """Where in a body or a query there is a text that cannot be sent: its keys, joined by dots."""
+def _fault(value: object) -> tuple[str, str] | None:
+    """Where in a body or a query there is a value that cannot be sent, its keys joined by dots, and what it must be."""
     if isinstance(value, str):
         try:
             value.encode()
         except UnicodeEncodeError:
-            return ""
+            return "", "must be UTF-8"
         return None
+    if isinstance(value, float):
+        return None if math.isfinite(value) else ("", f"must be a finite number (got {value})")
     pairs = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
     for key, item in pairs:
-        if _not_utf8(key) is not None:
-            return repr(key)
-        if (rest := _not_utf8(item)) is not None:
-            return f"{key}.{rest}" if rest else str(key)
+        if (found := _fault(key)) is not None:
+            return repr(key), found[1]
+        if (found := _fault(item)) is not None:
+            return f"{key}.{found[0]}" if found[0] else str(key), found[1]
     return None
 
 

@@ -11,7 +11,8 @@ class ClientError(Exception):
 
 
 class Unsendable(ClientError):
-    """A text of the request is not UTF-8, as arguments and names of files may be: nothing was sent."""
+    """Nothing was sent: a text of the request is not UTF-8, as arguments and names of files may be, a number is not finite, or a
+    name in the path is empty."""
 
 
 REQUEST_ID_HEADER: Final = "X-Request-Id"

@@ -158,6 +158,8 @@ class stream(Generic[P, T]):
 
 def segment(text: str) -> str:
     """One segment of a path: a slash or a question mark in a name stays part of the name."""
+    if not text:
+        raise Unsendable("a name must not be empty")
     # Alone, one or two dots would be taken for this or the upper folder.
     if text in (".", ".."):
         return text.replace(".", "%2E")

@@ -209,9 +209,19 @@ def test_names_stay_one_segment_of_the_path(kind: Kind) -> None:
         (lambda client: client.jobs.submit(BODY | {"env": {"A\udcff": "1"}}), r"env.'A\udcff': must be UTF-8"),
         (lambda client: client.jobs.list(name="\udcff"), "name: must be UTF-8"),
         (lambda client: client.cluster.drain("a\udcff"), r"'a\udcff' is not UTF-8"),
+        (lambda client: client.cluster.drain(""), "a name must not be empty"),
+        (lambda client: client.projects.add_member("", "ada"), "a name must not be empty"),
+        (
+            lambda client: client.cluster.add_server({"name": "d", "nic_gbps": float("inf")}),
+            "nic_gbps: must be a finite number (got inf)",
+        ),
+        (
+            lambda client: client.jobs.submit(BODY | {"graph": {"a": [1.0, float("nan")]}}),
+            "graph.a.1: must be a finite number (got nan)",
+        ),
     ],
 )
-def test_what_is_not_utf_8_is_refused_before_it_is_sent(kind: Kind, ask: Any, message: str) -> None:
+def test_what_cannot_be_sent_is_refused_before_it_is_sent(kind: Kind, ask: Any, message: str) -> None:
     """Arguments and names of files may hold any bytes."""
 
     def handler(request: httpx.Request) -> httpx.Response:
