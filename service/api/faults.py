@@ -10,6 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, RootModel, Tag
 
 from policies.suggestion import did_you_mean
+from service.domain.type_faults import in_our_words
 from service.wire.base import ABSOLUTE_PATH, NO_CONTROLS, NO_NUL, PROJECT, USER
 
 MESSAGES: Mapping[str, str] = {
@@ -57,7 +58,7 @@ def message_of(error: Mapping[str, Any], known: Sequence[str] = ()) -> str:
     pattern = MESSAGES.get(error["type"])
     if pattern is None:
         # A validator's own message, or one of pydantic's that no body of this API can cause today.
-        return str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
+        return in_our_words(str(error["msg"]))
     if error.get("ctx", {}).get("min_length") == 1 and not error["input"]:
         return "must not be empty"
     if error["type"] == "string_pattern_mismatch" and error["ctx"]["pattern"] in PATTERNS:

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin, get_
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from service.domain.type_faults import in_our_words
+
 MARKUP: Final = "markdown"
 """How help texts are read: in rich's own markup "p50 [p10-p90]" loses its brackets."""
 
@@ -77,7 +79,7 @@ class _Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
-            error.message = error.message.removeprefix("Value error, ").replace("Input should be", "must be")
+            error.message = in_our_words(error.message)
             raise
 
 

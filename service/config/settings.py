@@ -31,6 +31,7 @@ from service.config.groups.ray import RayCluster
 from service.config.groups.requests import Requests
 from service.config.groups.slurm import SlurmSettings
 from service.config.groups.webhooks import Webhooks
+from service.domain.type_faults import in_our_words
 
 Source = Literal["default", "env", "file", "flag"]
 
@@ -199,14 +200,16 @@ def _first_fault(
     path: Path | None,
 ) -> str:
     fault = error.errors(include_url=False)[0]
-    message = fault["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    message = in_our_words(fault["msg"])
     if not fault["loc"]:
         return message
     name = str(fault["loc"][0])
     origin = "command line" if name in flags else env_name(name) if name in env else str(path or env_name(name))
     # A duration such as 31d as it was written, not in seconds.
     written = given.get(name, fault["input"]) if len(fault["loc"]) == 1 else fault["input"]
-    return f"{name} ({origin}): {message[:1].lower()}{message[1:]}, not {written!r}"
+    # A validator's own message may say it already.
+    got = "" if repr(written) in message else f", not {written!r}"
+    return f"{name} ({origin}): {message[:1].lower()}{message[1:]}{got}"
 
 
 def _shown(name: str, value: object) -> str:

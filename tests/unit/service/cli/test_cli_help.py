@@ -56,6 +56,12 @@ def test_a_command_that_is_only_in_a_group_is_named_with_it(typed: str, meant: s
         ),
         (("usage", "--from", "May"), "Invalid value for '--from': 'May' does not match the formats '%Y-%m-%d'."),
         (("audit", "--limit", "0"), "Invalid value for '--limit': must be greater than or equal to 1"),
+        (("audit", "--limit", "1.5"), "Invalid value for '--limit': must be a whole number"),
+        (("job", "submit", "--memory-gib", "x"), "Invalid value for '--memory-gib': must be a number"),
+        (
+            ("history", "import", "w.csv", "--start", "May"),
+            "Invalid value for '--start': must be a time in ISO 8601, input is too short",
+        ),
     ],
 )
 def test_a_value_that_cannot_be_is_told_without_the_words_of_a_library(typed: tuple[str, ...], told: str) -> None:

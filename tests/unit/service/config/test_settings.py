@@ -123,7 +123,15 @@ def test_options_of_a_command_are_split_as_by_a_shell(monkeypatch: pytest.Monkey
     [
         ({"port": 65_536}, r"port .*less than or equal to 65535, not 65536"),
         ({"port": -1}, r"port .*greater than or equal to 0"),
-        ({"port": "http"}, r"port .*integer"),
+        ({"port": "http"}, r"port \(command line\): must be a whole number, not 'http'$"),
+        (
+            {"webhook_private_addresses": "perhaps"},
+            r"webhook_private_addresses .*must be true or false, not 'perhaps'$",
+        ),
+        (
+            {"forecast_timeout_s": "soon"},
+            r"forecast_timeout_s \(command line\): 'soon' is not a duration; write .* HH:MM:SS$",
+        ),
         ({"over_run": "triple"}, r"over_run .*'double' or 'attained', not 'triple'"),
         ({"preemption": "sometimes"}, r"preemption .*'never', 'guided' or 'always'"),
         ({"executor": "kubernetes"}, r"executor .*'local', 'fake', 'slurm' or 'ray'"),
