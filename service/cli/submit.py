@@ -259,7 +259,9 @@ def _wait_and_end(
         missing = _wait(client, ids, timeout_s, known)
     finally:
         # Also after Ctrl-C or an error: a script gets the numbers of the jobs that it has submitted from here.
-        _show([known[job_id] for job_id in ids if job_id in known], how)
+        # Where nothing is known of any, as of a job that does not exist, a table would be a header alone.
+        if known or not ids or how.as_json:
+            _show([known[job_id] for job_id in ids if job_id in known], how)
     if missing:
         fail(f"jobs that have not ended after {timeout_s:.15g} s: {', '.join(map(str, missing))}", EXIT_FAILED)
     _end([known[job_id] for job_id in ids])

@@ -258,6 +258,12 @@ AWAY = Unreachable("http://127.0.0.1:8765", "connection refused")
 STARTING = ApiError({"status": 503, "title": "The service is starting"})
 
 
+def test_waiting_for_a_job_that_does_not_exist_prints_no_empty_table(cli: CliWorld) -> None:
+    result = cli.run("job", "wait", "999")
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", "error: There is no job 999.\n")
+    assert json.loads(cli.run("job", "wait", "999", "--json").stdout)["jobs"] == []
+
+
 @pytest.mark.parametrize("command", [("job", "wait", "1"), (*SUBMIT, "--", "true")])
 def test_waiting_outlasts_outages_of_the_service(
     cli: CliWorld, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
