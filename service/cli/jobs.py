@@ -333,8 +333,18 @@ def logs_command(
                 _follow(log, only=attempt is not None)
             else:
                 log.copy()
+                if not log.offset:
+                    typer.echo(printable(_why_empty(log)), err=True)
         except KeyboardInterrupt:
             return
+
+
+def _why_empty(log: _Log) -> str:
+    """A line about a log without a byte, which as standard output alone could mean anything."""
+    if log.attempt is not None:
+        return f"there is no output of attempt {log.attempt} of job {log.job_id}"
+    job = log.client.jobs.show(log.job_id)
+    return f"there is no output of job {log.job_id}, which is {job['state']}: {job['reason_sentence']}"
 
 
 @dataclass

@@ -285,6 +285,19 @@ def test_logs_are_printed_byte_by_byte(cli: CliWorld) -> None:
     assert result.stdout_bytes == "Müsli\n".encode() + b"\xff\n"
 
 
+def test_a_log_without_a_byte_is_told_as_such(cli: CliWorld) -> None:
+    job_id = cli.submit()
+    empty = cli.run("job", "logs", "last")
+    told = f"there is no output of job {job_id}, which is queued: The next cycle considers the job.\n"
+    assert (empty.exit_code, empty.stdout, empty.stderr) == (0, "", told)
+    put(cli.world, job_id, 0.0, number=2)
+    empty = cli.run("job", "logs", "last", "--attempt", "2")
+    assert (empty.exit_code, empty.stdout) == (0, "")
+    assert empty.stderr == f"there is no output of attempt 2 of job {job_id}\n"
+    cli.world.logs[job_id, 2] = b"x"
+    assert cli.run("job", "logs", "last").stderr == ""
+
+
 def test_logs_of_another_server(cli: CliWorld) -> None:
     put(cli.world, cli.submit(), 0.0, held=((0, (0,)), (1, (0,))), number=2)
     cli.world.node_logs[1] = b"second\n"
