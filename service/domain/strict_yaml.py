@@ -100,6 +100,9 @@ def _one_line() -> Iterator[None]:
         raise StrictYamlError(str(error)) from None
     except RecursionError:
         raise StrictYamlError("YAML is nested too deeply to be read") from None
+    except (LookupError, AttributeError, TypeError, OverflowError):
+        # As PyYAML fails where a tag, such as !!int, is before a text that it does not describe.
+        raise StrictYamlError("is not YAML: a value is not of the type that its tag (!!) names") from None
     except (yaml.YAMLError, ValueError) as error:
         raise StrictYamlError(f"is not YAML: {' '.join(str(error).split())}") from error
 

@@ -40,6 +40,11 @@ def bomb(levels: int) -> str:
         ("[" * 3_000, "YAML is nested too deeply to be read"),
         ("a: [", "is not YAML: while parsing a flow node"),
         ("a: *b", "is not YAML: found undefined alias"),
+        ('a: !!int ""', "is not YAML: a value is not of the type that its tag (!!) names"),
+        ("a: !!int '-'", "is not YAML: a value is not of the type that its tag (!!) names"),
+        ('a: !!float ""', "is not YAML: a value is not of the type that its tag (!!) names"),
+        ("a: !!bool perhaps", "is not YAML: a value is not of the type that its tag (!!) names"),
+        ("a: !!timestamp now", "is not YAML: a value is not of the type that its tag (!!) names"),
         ("\x00", "is not YAML: unacceptable character"),
     ],
 )
