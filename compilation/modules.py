@@ -9,7 +9,7 @@ _MADE = {"__pycache__", "_site", "node_modules"}
 
 _SIMULATOR = (
     *("clock", "drive", "draws", "executor", "experiment", "faults", "jobs", "network", "predictors", "results"),
-    *("work", "workloads/model"),
+    *("work", "workloads/model", "workloads/table"),
 )
 _PATTERNS = (
     "policies/*.py",

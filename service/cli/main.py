@@ -4,6 +4,8 @@ Exit codes: 0 done, 1 the operation failed, 2 wrong usage or input, or a full di
 where Ctrl-C is the ordinary end (``--watch``, ``--follow``, ``serve``).
 """
 
+import atexit
+import gc
 import os
 import sys
 from typing import Annotated, Any
@@ -158,6 +160,8 @@ def main() -> None:
         # Simulations use one process a core. Their products of small matrices need no threads, and a process with threads cannot
         # be forked.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        # The end of the process need not look for garbage among the results of a hundred thousand jobs.
+        atexit.register(gc.freeze)
     problem = conflict()
     if problem is not None:
         print(f"error: {problem}", file=sys.stderr)

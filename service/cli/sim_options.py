@@ -26,6 +26,7 @@ from service.cli.options import (
     seconds_option,
 )
 from service.config.cluster_file import ClusterFileError, load_cluster
+from service.runtime.garbage import uncollected
 from service.sim.experiment import SimulationOptions
 from service.sim.faults import NO_FAULTS, FaultPlan
 from service.sim.faults_file import MTBF_S_MIN, SHAPE_MAX, SHAPE_MIN, FaultsError, load_faults, parse_drain
@@ -93,7 +94,8 @@ class InputOptions:
         """The two files; ends the command with one line that names the mistake."""
         try:
             cluster = load_cluster(self.cluster)
-            jobs = read_workload(self.workload, first=self.first, skip_invalid=self.skip_invalid)
+            with uncollected():
+                jobs = read_workload(self.workload, first=self.first, skip_invalid=self.skip_invalid)
         except (ClusterFileError, WorkloadError) as error:
             fail(str(error))
         report_skipped(jobs)

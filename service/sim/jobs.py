@@ -140,9 +140,18 @@ class JobsOfRows(Sequence[SimJob]):
         job = _sim_job(JobId(at + 1), self.rows[index], self._cluster, self._checkpoint_period_s)
         return job if self._slowdowns_seed is None else _slowed(job, self._cluster, self._slowdowns_seed)
 
+    def bounded(self) -> list[BoundJob]:
+        """What the lower bound takes of each job. Most rows name no model: their jobs need not be made."""
+        return [
+            BoundJob(row.submit_time_s, row.gpus, self[at].floor_duration_s if row.model else row.duration_s)
+            for at, row in enumerate(self.rows)
+        ]
+
 
 def bounds_of(jobs: Sequence[SimJob], cluster: Cluster) -> Bounds:
     """The lower bound on the mean JCT of these jobs on this cluster."""
+    if isinstance(jobs, JobsOfRows):
+        return lower_bound(jobs.bounded(), cluster.gpus)
     return lower_bound(
         [BoundJob(job.row.submit_time_s, job.row.gpus, job.floor_duration_s) for job in jobs], cluster.gpus
     )
