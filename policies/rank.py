@@ -9,9 +9,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import lru_cache
-from typing import NamedTuple
 
 from policies.model.estimate import Estimate, Unit
+from policies.model.value import value
 from policies.model.view import JobView
 
 CHECKPOINT_RATIO = 1.2
@@ -40,7 +40,8 @@ class OverRun(StrEnum):
     """Remaining = done: the rank is attained service."""
 
 
-class Rank(NamedTuple):
+@value
+class Rank:
     """``value`` in virtual seconds; ``slope``: -1 falls as a job at its best placement does, +1 rises as attained service does, 0
     stands still.
 

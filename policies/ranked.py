@@ -17,7 +17,7 @@ from policies.decision.plan import Outcome, Plan
 from policies.decision.preemption import PreemptionContext
 from policies.decision.queue_order import QueueSlice, QueueWanted, queue_slice
 from policies.decision.reservations import release_lost_reservations, reserve_for_overdue, start_reserved_jobs
-from policies.decision.scan import scan_queue_heads, try_job
+from policies.decision.scan import Scanner, scan_queue_heads, try_job
 from policies.lifecycle import JobState
 from policies.model.decision import Change, Decision, Reserve
 from policies.model.ids import JobId
@@ -41,7 +41,7 @@ DELAYED_PER_CLASS_MAX = 8
 """Jobs of one gang class that one cycle tries while those before them wait for a better placement."""
 
 
-class RankedPolicy:
+class RankedPolicy(Scanner):
     """Implements :class:`policies.base.Policy` for a rank given by :meth:`rank`."""
 
     name: ClassVar[str] = "ranked"

@@ -125,6 +125,8 @@ class Asrpt(RankedPolicy):
         if not self._watches_the_mix:
             return False
         arrived = [view.jobs.get(each.job) for each in changes if each.kind is ChangeKind.ARRIVED and each.job]
+        if not arrived:
+            return False
         filled = state.mix.filling
         state.mix.count(view, [job for job in arrived if job is not None])
         return state.mix.filling != filled

@@ -18,8 +18,8 @@ class Srtf(RankedPolicy):
 
     def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
         """Remaining seconds at the best placement: the job's work on a cluster that is no larger than its gang."""
-        value, slope, refresh_at_done = remaining_work_rank(job, view.now_s, job.spec.gpus, self.options.over_run)
-        return Rank(value, slope * state.gpus / job.spec.gpus, refresh_at_done)
+        rank = remaining_work_rank(job, view.now_s, job.spec.gpus, self.options.over_run)
+        return Rank(rank.value, rank.slope * state.gpus / job.spec.gpus, rank.refresh_at_done)
 
     def rank_per_s(self, job: JobView, state: SchedulerState) -> float:
         """Ranks are seconds of the job's own time, and so is the price of a preemption."""

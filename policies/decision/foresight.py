@@ -33,7 +33,7 @@ _PROBES = 4
 _PRECISION_S = 0.1
 
 
-class LaterView:
+class LaterView(ClusterView):
     """The cluster at another time; its jobs progress as they do now."""
 
     def __init__(self, view: ClusterView, now_s: float) -> None:
@@ -134,7 +134,7 @@ class _Future:
 
     def _follow(self, at_s: float) -> None:
         later = LaterView(self._view, at_s)
-        for job_id in list(self._state.running.due_refreshes(at_s)):
+        for job_id in self._state.running.due_refreshes(at_s):
             self._policy.index_running(later, self._view.jobs[job_id], self._state)
 
     def _scan(self, at_s: float) -> Plan:

@@ -1,5 +1,6 @@
 """The decision in progress. Each action is entered in the state as tentative at the same time, so that both agree."""
 
+import math
 from collections.abc import Sequence
 from enum import Enum, auto
 
@@ -21,6 +22,15 @@ class Outcome(Enum):
     """It waits for a better placement, or for servers that are reserved for others; jobs of its class may be tried."""
     BLOCKED = auto()
     """It cannot start now, and no other job of its class can."""
+
+
+def soonest_s(times_s: list[float]) -> float | None:
+    """The first of the times; None without any. No ``min``: every cycle calls this, mostly with one or two."""
+    soonest_s = math.inf
+    for at_s in times_s:
+        if at_s < soonest_s:
+            soonest_s = at_s
+    return soonest_s if times_s else None
 
 
 class Plan:
@@ -77,4 +87,4 @@ class Plan:
 
     def decision(self) -> Decision:
         """The decision."""
-        return Decision(self.actions, self.reasons, min(self.wakes_s, default=None))
+        return Decision(self.actions, self.reasons, soonest_s(self.wakes_s))

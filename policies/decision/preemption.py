@@ -50,7 +50,8 @@ class PreemptionContext:
         self._limits: dict[JobId, float] = {}
         """Below which rank displacing each running job alone pays."""
         self._unsaved_by_priority = policy.options.preempt_unsaved is PreemptUnsaved.PRIORITY
-        self._victim_order = state.running.victim_order(state.gpus, view.now_s)
+        self._victim_order: Iterator[Victim] | None = None
+        """Made where it is read: most decisions without preemption look at no victim."""
         self._fetched: list[Victim] = []
 
     def rank(self, job: JobView) -> float:
@@ -213,6 +214,8 @@ class PreemptionContext:
         Each is fetched from the index and checked against the rules once, however many waiting jobs are tried.
         """
         while position == len(self._fetched):
+            if self._victim_order is None:
+                self._victim_order = self.state.running.victim_order(self.state.gpus, self.view.now_s)
             entry = next(self._victim_order, None)
             if entry is None:
                 return None

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from policies.choose import Candidate
 from policies.model.ids import JobId
@@ -15,8 +15,9 @@ from policies.rules.protocols import PreemptionRule
 from policies.state.scheduler_state import SchedulerState
 
 
-class Decider(Protocol):
-    """A policy that ranks and places jobs; :class:`policies.ranked.RankedPolicy` implements it."""
+class Decider:
+    """A policy that ranks and places jobs, see :class:`policies.ranked.RankedPolicy`. No protocol but a base class: compiled code
+    looks a protocol's methods up by name."""
 
     options: Options
     preemption_rules: Sequence[PreemptionRule]
@@ -24,26 +25,34 @@ class Decider(Protocol):
 
     def find(self, pool: FreePool, view: ClusterView, job: JobView) -> Candidate | None:
         """The placement that the job would get of that pool now."""
+        raise NotImplementedError
 
     def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
         """The job's rank now; smaller comes first."""
+        raise NotImplementedError
 
     def rank_per_s(self, job: JobView, state: SchedulerState) -> float:
         """What one second of the job's own time counts in the unit of ranks."""
+        raise NotImplementedError
 
     def on_arrival(self, view: ClusterView, job: JobView, state: SchedulerState) -> None:
         """Index a job that may start now."""
+        raise NotImplementedError
 
     def on_withdrawal(self, job: JobId, state: SchedulerState) -> None:
         """A waiting job may not start any more, or has ended."""
+        raise NotImplementedError
 
     def on_resize(self, view: ClusterView, state: SchedulerState, gpus_before: int) -> bool:
         """Index all jobs again; return whether a running job is easier to displace than before."""
+        raise NotImplementedError
 
     def index_running(
         self, view: ClusterView, job: JobView, state: SchedulerState, rank_waiting: float = -math.inf
     ) -> bool:
         """Index a running job; return whether it is easier to displace than before."""
+        raise NotImplementedError
 
     def waiting_reason(self, state: SchedulerState, job: JobId) -> Reason:
         """Why a job waits that was not tried."""
+        raise NotImplementedError

@@ -6,7 +6,6 @@ bring the missing ones.
 
 import heapq
 from collections.abc import Set
-from typing import NamedTuple
 
 from policies.decision.preemption import PreemptionContext
 from policies.model.ids import JobId
@@ -14,12 +13,18 @@ from policies.placement.pool import FreePool
 from policies.state.keys import GangClass, JobKey
 
 
-class QueueHead(NamedTuple):
+class QueueHead:
     """The job to try next of a gang class, and its position in the order of the class."""
 
-    key: JobKey
-    gang: GangClass
-    position: int
+    __slots__ = ("gang", "key", "position")
+
+    def __init__(self, key: JobKey, gang: GangClass, position: int) -> None:
+        self.key = key
+        self.gang = gang
+        self.position = position
+
+    def __lt__(self, other: "QueueHead") -> bool:
+        return self.key < other.key
 
 
 class QueueHeads:

@@ -36,6 +36,8 @@ def release_lost_reservations(view: ClusterView, state: SchedulerState) -> list[
 
 def start_reserved_jobs(view: ClusterView, state: SchedulerState, plan: Plan) -> None:
     """Start each job whose reserved GPUs are all free by now, the oldest first. O(reservations)."""
+    if not state.ledger.reservations:
+        return
     taken: dict[ServerIndex, int] = {}
     taken_amounts: dict[ServerIndex, Amounts] = {}
     for job, placement in sorted(state.ledger.reservations.items()):
@@ -96,9 +98,11 @@ def reserve_for_overdue(policy: Decider, view: ClusterView, state: SchedulerStat
 
 def _stop_the_last(policy: Decider, view: ClusterView, state: SchedulerState, plan: Plan, job_id: JobId) -> None:
     """Stop the jobs that hold GPUs reserved for an overdue job, once those that may be stopped are enough. O(jobs there)."""
+    if policy.options.preemption is Preemption.NEVER:
+        return
     placement = state.ledger.reservations[job_id]
     missing = {share.server: _missing(view, state, job_id, share.server) for share in placement.shares}
-    if policy.options.preemption is Preemption.NEVER or not any(map(_lacks, missing.values())):
+    if not any(map(_lacks, missing.values())):
         return
     key = state.waiting.keys[job_id][1]
     context = PreemptionContext(policy, view, state)

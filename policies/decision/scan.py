@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from policies.decision.defragmentation import make_room
 from policies.decision.explain import blocked_reason
@@ -25,7 +25,7 @@ KEPT_OUT_PER_CLASS_MAX = 64
 """Jobs of one gang class that one cycle looks at in vain because servers are reserved, in search of shorter ones."""
 
 
-class Scanner(Decider, Protocol):
+class Scanner(Decider):
     """A policy whose queue is scanned."""
 
     delayed_per_class_max: ClassVar[int]
@@ -33,12 +33,15 @@ class Scanner(Decider, Protocol):
 
     def fills(self, state: SchedulerState) -> bool:
         """Whether :meth:`fill` is called."""
+        raise NotImplementedError
 
     def fill(self, context: PreemptionContext, plan: Plan) -> None:
         """Place a set of jobs at once, before the others are tried one by one."""
+        raise NotImplementedError
 
     def try_job(self, context: PreemptionContext, plan: Plan, job: JobView, key: JobKey) -> tuple[Outcome, Reason]:
         """Start one job, preempt for it, or find out why neither is possible."""
+        raise NotImplementedError
 
 
 def scan_queue_heads(
@@ -61,10 +64,14 @@ def scan_queue_heads(
     wakes_before = len(plan.wakes_s)
     context = PreemptionContext(policy, view, state)
     tried = _fill(policy, context, plan) if policy.fills(state) else ()
-    done = plan.placed.union(state.ledger.reservations, tried)
+    done = plan.placed
+    if state.ledger.reservations or tried:
+        done = done.union(state.ledger.reservations, tried)
     heads = QueueHeads(context, done, together=strict or policy.head_matters)
     _try_heads(policy, context, plan, heads, strict=strict)
-    scan.repeat_at_s = min(plan.wakes_s[wakes_before:], default=math.inf)
+    scan.repeat_at_s = math.inf
+    if len(plan.wakes_s) > wakes_before:
+        scan.repeat_at_s = min(plan.wakes_s[wakes_before:])
     if scan.delayed and plan.actions:
         # The placements that delayed jobs could have had may be gone.
         scan.valid = False
@@ -187,10 +194,11 @@ class _KeptOut:
 
 def _block(view: ClusterView, state: SchedulerState, plan: Plan, heads: Sequence[QueueHead]) -> None:
     """These heads wait for GPUs, and preemption cannot bring them."""
-    for key, gang, _ in heads:
-        state.scan.blocked[gang] = key.job
-        if state.unusable or state.reasons.of.get(key.job) is not Reason.RESOURCES:
-            plan.explain(key.job, blocked_reason(view, state, view.jobs[key.job]))
+    for head in heads:
+        job_id = head.key.job
+        state.scan.blocked[head.gang] = job_id
+        if state.unusable or state.reasons.of.get(job_id) is not Reason.RESOURCES:
+            plan.explain(job_id, blocked_reason(view, state, view.jobs[job_id]))
 
 
 def try_job(

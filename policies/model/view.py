@@ -1,6 +1,6 @@
 """The read-only views through which a policy sees the engine's live structures. Nothing is copied."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from policies.lifecycle import JobState
@@ -92,31 +92,31 @@ class PreemptionCosts(Protocol):
     def restart_s(self) -> float: ...
 
 
-class ClusterView(Protocol):
-    """The cluster at one instant."""
+class ClusterView:
+    """The cluster at one instant. No protocol but a base class: compiled code looks a protocol's attributes up by name.
 
-    @property
-    def now_s(self) -> float: ...
-    @property
-    def cluster(self) -> Cluster: ...
-    @property
-    def costs(self) -> PreemptionCosts: ...
-    @property
-    def jobs(self) -> Mapping[JobId, JobView]:
-        """Every unfinished job."""
+    ``jobs`` has every unfinished job. ``server_reservations`` are those that are not over: another object whenever the list has
+    changed. A policy changes none of it.
+    """
 
-    @property
-    def server_reservations(self) -> Sequence[ServerReservation]:
-        """Server reservations that are not over; another object whenever the list has changed."""
+    now_s: float
+    cluster: Cluster
+    costs: PreemptionCosts
+    jobs: Mapping[JobId, JobView]
+    server_reservations: tuple[ServerReservation, ...]
 
     def usable_gpus(self, server: ServerIndex) -> int:
         """GPUs of the server that may take new work: 0 while it is down, drained or removed."""
+        raise NotImplementedError
 
     def free_gpus(self, server: ServerIndex) -> int:
         """GPUs held by no job on a usable server (reserved ones are free in this sense)."""
+        raise NotImplementedError
 
     def spare(self, server: ServerIndex) -> Amounts | None:
         """CPUs and memory that no job holds; None for a server that states neither. Below 0 where jobs hold too much."""
+        raise NotImplementedError
 
     def holding(self) -> Iterable[JobId]:
         """The jobs that hold GPUs. O(running); for :meth:`policies.base.Policy.rebuild`, not for a cycle."""
+        raise NotImplementedError

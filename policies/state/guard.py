@@ -1,14 +1,16 @@
 """The starvation guard: the jobs that come first because they have waited longest."""
 
 from collections.abc import Callable, Set
-from typing import Any, NamedTuple
+from typing import Any
 
 from policies.model.ids import JobId
+from policies.model.value import value
 from policies.model.view import JobView
 from policies.state.sorted_list import SortedList
 
 
-class _Wait(NamedTuple):
+@value
+class _Wait:
     """A waiting job: its entries in both orders, one object where they are equal, and its GPUs."""
 
     by_age: tuple[float, JobId]

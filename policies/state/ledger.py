@@ -85,12 +85,17 @@ class GpuLedger:
 
     def undo_tentative(self) -> None:
         """The decision in progress is over: what was applied comes back as changes. The pool follows with :meth:`sync`."""
-        for job in self._tentatively_reserved:
-            self.release(job)
-        for job in self._tentatively_leaving:
-            self.stay(job)
-        self._dirty.update(self._taken)
-        self._tentatively_reserved, self._tentatively_leaving, self._taken, self._taken_amounts = [], [], {}, {}
+        if self._tentatively_reserved:
+            for job in self._tentatively_reserved:
+                self.release(job)
+            self._tentatively_reserved = []
+        if self._tentatively_leaving:
+            for job in self._tentatively_leaving:
+                self.stay(job)
+            self._tentatively_leaving = []
+        if self._taken:
+            self._dirty.update(self._taken)
+            self._taken, self._taken_amounts = {}, {}
 
     def touch(self, placement: Placement) -> None:
         """Free GPUs of these servers have changed."""
@@ -237,5 +242,10 @@ class GpuLedger:
 
 
 def _total(by_server: dict[ServerIndex, dict[JobId, int]], server: ServerIndex) -> int:
-    found = by_server.get(server)
-    return sum(found.values()) if found else 0
+    total = 0
+    for gpus in by_server.get(server, _NONE).values():
+        total += gpus
+    return total
+
+
+_NONE: dict[JobId, int] = {}

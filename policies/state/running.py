@@ -4,14 +4,16 @@ import heapq
 import math
 from collections.abc import Iterator
 from itertools import islice
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from policies.model.ids import JobId
+from policies.model.value import value
 from policies.state.keys import JobKey, RankLine
 from policies.state.sorted_list import SortedList
 
 
-class Victim(NamedTuple):
+@value
+class Victim:
     """A running job in the order of preemption; ``rank`` is its rank now, never too small but for rounding."""
 
     priority: int
@@ -134,13 +136,15 @@ class RunningIndex:
         """Whether the rank of any job rises with time."""
         return bool(self._rising)
 
-    def due_refreshes(self, now_s: float) -> Iterator[JobId]:
-        """Remove and yield the jobs whose ranks must be computed again by now."""
+    def due_refreshes(self, now_s: float) -> list[JobId]:
+        """Remove and return the jobs whose ranks must be computed again by now."""
+        due: list[JobId] = []
         while self._refreshes and self._refreshes[0][0] <= now_s:
             at_s, job = heapq.heappop(self._refreshes)
             if self._refresh_at_s.get(job) == at_s:
                 del self._refresh_at_s[job]
-                yield job
+                due.append(job)
+        return due
 
     def next_refresh_s(self) -> float | None:
         """When the next rank must be computed again."""

@@ -66,12 +66,13 @@ class SortedList(Generic[Value]):
             self._blocks.append([value])
             self._lasts.append(value)
             return
-        at = bisect_right(self._lasts, value)
-        if at == len(self._lasts):
+        lasts = self._lasts
+        at = bisect_right(lasts, value) if len(lasts) != 1 else 0 if value < lasts[0] else 1
+        if at == len(lasts):
             at -= 1
             block = self._blocks[at]
             block.append(value)
-            self._lasts[at] = value
+            lasts[at] = value
         else:
             block = self._blocks[at]
             insort(block, value)
@@ -85,8 +86,10 @@ class SortedList(Generic[Value]):
 
     def discard(self, value: Value) -> bool:
         """The same, but only return whether there is one."""
-        at = bisect_left(self._lasts, value)
-        if at == len(self._lasts):
+        lasts = self._lasts
+        # Most lists have one block.
+        at = bisect_left(lasts, value) if len(lasts) != 1 else 1 if lasts[0] < value else 0
+        if at == len(lasts):
             return False
         block = self._blocks[at]
         position = bisect_left(block, value)

@@ -179,6 +179,8 @@ class Cycle:
     def finish(self, job: JobRecord, target: JobState, cause: Cause, reason: Reason, detail: str = "") -> None:
         """Move the job to a terminal state, and update the jobs that depend on it, directly and indirectly."""
         self._end(job, target, cause, reason, detail)
+        if not self.world.dependents:
+            return
         settled = deque([job])
         while settled:
             ended = settled.popleft()

@@ -100,6 +100,7 @@ class Engine(Generic[State]):
         settings: EngineSettings | None = None,
     ) -> None:
         self.policy = policy
+        self._promises = hasattr(policy, "promised_end_s")
         self.settings = settings or EngineSettings()
         self.counters: Counter[str] = Counter()
         self.violations: Sequence[Violation] = ()
@@ -230,7 +231,7 @@ class Engine(Generic[State]):
 
     def promised_end_s(self, job: JobId) -> float | None:
         """The end that the policy has promised an unfinished job; None without a promise."""
-        return promised_end_s(self.policy, self._state, job)
+        return promised_end_s(self.policy, self._state, job) if self._promises else None
 
     def shares(self) -> Shares:
         """What the policy has counted of users and projects."""
@@ -330,6 +331,9 @@ class Engine(Generic[State]):
 
     def _refresh_estimates(self, cycle: Cycle) -> None:
         """Ask again for the predictions of unfinished jobs of which more is known since the last cycle."""
+        if not self._outdated:
+            self._refreshed = []
+            return
         self._refreshed = list(islice(self._outdated, REFRESHED_PER_CYCLE_MAX))
         found = (self._world.jobs.get(job_id) for job_id in self._refreshed)
         jobs = [job for job in found if job is not None and may_refresh(job)]

@@ -3,7 +3,7 @@
 It is rebuilt from the store at start and after a failed transaction. Only ``service.engine`` changes it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -12,7 +12,7 @@ from policies.model.cluster import Cluster, Server
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.resources import Amounts, amounts_of, demand_of
-from policies.model.server_reservation import ServerReservation
+from policies.model.view import ClusterView
 from policies.state.keys import gang_class
 from policies.throughput import NeverFits, times_of
 from policies.training.gpu_names import with_types_of
@@ -28,16 +28,18 @@ class Costs:
     restart_s: float = 60.0
 
 
-class World:
-    """Implements :class:`policies.model.view.ClusterView`. GPUs are bits of one integer a server (1 = free)."""
+class World(ClusterView):
+    """The view that policies get. GPUs are bits of one integer a server (1 = free)."""
 
     def __init__(self, cluster: Cluster, costs: Costs, admission: Admission | None = None) -> None:
         self.now_s = 0.0
         self.cluster = cluster
         self.costs = costs
-        self.jobs: dict[JobId, JobRecord] = {}
+        self.records: dict[JobId, JobRecord] = {}
+        """The same as ``jobs``, which policies only read."""
+        self.jobs: Mapping[JobId, JobRecord] = self.records
         self.servers = [ServerRecord() for _ in cluster.servers]
-        self.server_reservations: tuple[ServerReservation, ...] = ()
+        self.server_reservations = ()
         self.begun_reservations: set[int] = set()
         """Reservations whose begin was reported to the policy."""
         self.dependents: dict[JobId, dict[JobId, dict[JobId, None]]] = {}
@@ -94,10 +96,12 @@ class World:
         """Add an unfinished job, with its GPUs if its open attempt holds any. Its GPU types get the cluster's names."""
         job.spec = with_types_of(job.spec, self.cluster)
         if job.iteration_times is None:
-            # A job from a time with more servers may fit nowhere now. It waits until servers come back.
-            with suppress(NeverFits):
+            try:
                 job.iteration_times = times_of(job.spec, self.cluster, job.slowdown)
-        self.jobs[job.id] = job
+            except NeverFits:
+                # A job from a time with more servers may fit nowhere now. It waits until servers come back.
+                pass
+        self.records[job.id] = job
         if job.attempt is not None:
             self._hold(job.id, job.attempt.placement, job.attempt.gpu_ids)
 
@@ -119,16 +123,16 @@ class World:
     def remove_job(self, job_id: JobId) -> None:
         """Remove a finished job; it must hold no GPUs."""
         assert job_id not in self._holding, f"job {job_id} still holds GPUs"
-        del self.jobs[job_id]
+        del self.records[job_id]
 
     def drop_job(self, job_id: JobId) -> None:
         """Remove a job whose version was not committed, and free its GPUs."""
         if (held := self._holding.get(job_id)) is not None:
-            attempt = self.jobs[job_id].attempt
+            attempt = self.records[job_id].attempt
             assert attempt is not None
             self.give(job_id, held, attempt.gpu_ids)
         self.admission.forget(job_id)
-        self.jobs.pop(job_id, None)
+        self.records.pop(job_id, None)
 
     def bind(self, job_id: JobId, placement: Placement) -> tuple[tuple[int, ...], ...]:
         """Take the lowest free GPUs of each share and return their indices. O(GPUs of the job)."""
@@ -141,27 +145,29 @@ class World:
         del self._holding[job_id]
         if self.admission.limits:
             self.admission.forget(job_id)
-        for share, ids in zip(placement.shares, gpu_ids, strict=True):
-            self._free[share.server] |= _mask(ids)
+        for index, share in enumerate(placement.shares):
+            self._free[share.server] |= _mask(gpu_ids[index])
         if self._spare:
             self._take_amounts(job_id, placement, sign=1)
 
     def _hold(self, job_id: JobId, placement: Placement, gpu_ids: tuple[tuple[int, ...], ...]) -> None:
-        for share, ids in zip(placement.shares, gpu_ids, strict=True):
-            mask = _mask(ids)
-            assert self._free[share.server] & mask == mask, f"GPUs {ids} of server {share.server} are held twice"
+        for index, share in enumerate(placement.shares):
+            mask = _mask(gpu_ids[index])
+            assert self._free[share.server] & mask == mask, (
+                f"GPUs {gpu_ids[index]} of server {share.server} are held twice"
+            )
             self._free[share.server] &= ~mask
         self._holding[job_id] = placement
         if self._spare:
             self._take_amounts(job_id, placement, sign=-1)
-        job = self.jobs[job_id]
+        job = self.records[job_id]
         if job.spec.array is not None:
             self.admission.know_array(job)
         if self.admission.limits:
             self.admission.hold(job)
 
     def _take_amounts(self, job_id: JobId, placement: Placement, *, sign: int) -> None:
-        demand = demand_of(self.jobs[job_id].spec)
+        demand = demand_of(self.records[job_id].spec)
         if demand is None:
             return
         for share in placement.shares:

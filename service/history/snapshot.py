@@ -51,7 +51,7 @@ class FollowedWorld:
     def follow(self, changes: Iterable[Change]) -> None:
         """Copy what is new and what has changed since the last call. O(changes + new jobs)."""
         world, jobs = self.world, self._jobs
-        for job in reversed(world.jobs.values()):
+        for job in reversed(world.records.values()):
             if job.id in jobs:
                 break
             jobs[job.id] = job.copy()
@@ -84,7 +84,7 @@ def _snapshot(
     return WorldSnapshot(
         now_s=at_s,
         cluster=world.cluster,
-        costs=world.costs,
+        costs=Costs(world.costs.checkpoint_s, world.costs.restart_s),
         servers=servers,
         jobs=jobs,
         limits=dict(world.admission.limits),

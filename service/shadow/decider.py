@@ -1,6 +1,6 @@
 """Decides for the shadow policy about a copy of the live world. Runs in the process of :mod:`service.shadow.process`."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -8,13 +8,11 @@ from typing import Any, Protocol
 
 from policies.base import Policy
 from policies.invariants import check
-from policies.model.cluster import Cluster
 from policies.model.decision import Action, Change, ChangeKind, Decision, Start
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Explanation, Reason
 from policies.model.resources import Amounts
-from policies.model.server_reservation import ServerReservation
-from policies.model.view import ClusterView, JobView, PreemptionCosts
+from policies.model.view import ClusterView
 from service.history.replica import Replica, WorldUpdate
 from service.history.snapshot import WorldSnapshot
 from service.shadow.comparison import Comparison, compare
@@ -83,35 +81,32 @@ class Worker(Protocol):
         """Cancel requests in progress."""
 
 
-class View:
-    """Implements :class:`policies.model.view.ClusterView` on a world, without the methods that change the world."""
-
-    __slots__ = (
-        "cluster",
-        "costs",
-        "free_gpus",
-        "holding",
-        "jobs",
-        "now_s",
-        "server_reservations",
-        "spare",
-        "usable_gpus",
-    )
-
-    now_s: float
-    cluster: Cluster
-    costs: PreemptionCosts
-    jobs: Mapping[JobId, JobView]
-    usable_gpus: Callable[[ServerIndex], int]
-    free_gpus: Callable[[ServerIndex], int]
-    spare: Callable[[ServerIndex], Amounts | None]
-    holding: Callable[[], Iterable[JobId]]
-    server_reservations: Sequence[ServerReservation]
+class View(ClusterView):
+    """A world as it is now, without the methods that change it."""
 
     def __init__(self, view: ClusterView) -> None:
-        for name in self.__slots__:
-            setattr(self, name, getattr(view, name))
+        self.now_s = view.now_s
+        self.cluster = view.cluster
+        self.costs = view.costs
         self.jobs = MappingProxyType(view.jobs)
+        self.server_reservations = view.server_reservations
+        self._view = view
+
+    def usable_gpus(self, server: ServerIndex) -> int:
+        """That of the world."""
+        return self._view.usable_gpus(server)
+
+    def free_gpus(self, server: ServerIndex) -> int:
+        """That of the world."""
+        return self._view.free_gpus(server)
+
+    def spare(self, server: ServerIndex) -> Amounts | None:
+        """That of the world."""
+        return self._view.spare(server)
+
+    def holding(self) -> Iterable[JobId]:
+        """That of the world."""
+        return self._view.holding()
 
 
 class Decider:

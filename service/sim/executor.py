@@ -90,7 +90,7 @@ class SimulatedExecutor:
 
     def poll(self) -> Sequence[Report]:
         """Every unacknowledged report, oldest first."""
-        return tuple(self._outbox.values())
+        return tuple(self._outbox.values()) if self._outbox else ()
 
     def acknowledge(self, reports: Sequence[Report]) -> None:
         """Drop these reports, and the attempts whose end they report."""

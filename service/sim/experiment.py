@@ -37,6 +37,9 @@ from service.sim.sensitivity import Sensitivity
 from service.sim.work import JobTruth
 from service.sim.workloads.model import Workload
 
+PROGRESS_CALLS = 1000
+"""How often a run of many jobs tells its progress."""
+
 
 @dataclass(frozen=True, slots=True)
 class SimulationOptions:
@@ -71,7 +74,7 @@ def run(
 ) -> Simulation:
     """Simulate the workload to its end.
 
-    ``on_progress(finished, jobs)`` is called after each cycle in which jobs ended. Raises
+    ``on_progress(finished, jobs)`` is called whenever a further thousandth of the jobs has ended. Raises
     :class:`~service.sim.workloads.files.WorkloadError` for a job that cannot run on the cluster, PredictorNameError for an
     unknown predictor, and :class:`~service.sim.drive.SimulationStuck`.
     """
@@ -189,10 +192,12 @@ class Simulator:
 
     def run(self, on_progress: Callable[[int, int], None] | None = None) -> None:
         """Simulate until no event is left."""
+        ended, jobs = self._sink.ended, len(self._jobs)
+        told_at = 1
         while self.step():
-            if on_progress is not None and self._sink.fresh:
-                self._sink.fresh = False
-                on_progress(len(self._sink.ended), len(self._jobs))
+            if on_progress is not None and len(ended) >= told_at:
+                on_progress(len(ended), jobs)
+                told_at = min(jobs, len(ended) + max(1, jobs // PROGRESS_CALLS))
 
     def step(self) -> bool:
         """Process all events of the next instant, then run one cycle. False if no event is left that matters."""
@@ -260,7 +265,6 @@ class _Ends:
     ended: dict[JobId, JobOutcome] = field(default_factory=dict)
     failed: dict[JobId, Reason] = field(default_factory=dict)
     lost_gpu_s: float = 0.0
-    fresh: bool = False
     promised_end_s: Callable[[JobId], float | None] = lambda job: None
     """Asked at each start, since the promise is forgotten at the end."""
     _promised_s: dict[JobId, float] = field(default_factory=dict)
@@ -281,7 +285,6 @@ class _Ends:
         elif event.target in TERMINAL:
             self._close(event, job.id)
             self._end(job)
-            self.fresh = True
         elif event.target is JobState.QUEUED:
             self._close(event, job.id)
 
