@@ -1,17 +1,22 @@
-"""Online aggregation of experts: what is served is a weighted mean of all predictions, quantile by quantile.
+"""Online aggregation of experts: what is served is the weighted mixture of all predictions, level by level.
 
 An expert is whatever gives quantiles of a job's total: each baseline, each empirical distribution of the past, each kind of
 model. The weights are learnt per history bucket and level, when a job ends: exponential weights with a second-order
 correction and a learning rate for each expert (BOA: Wintenberger, Machine Learning 2017; for quantiles: Berrisch and Ziel,
 CRPS learning, Journal of Econometrics 2023), on the linearised pinball loss. There are no thresholds and no champions.
 
-**Bound.** The pinball loss is convex in the quantile, so the loss of the weighted mean exceeds that of an expert k by at
-most the sum of r = g (q - q_k), g being the subgradient at the served quantile q. For a single rate of forgetting 0, labels
-in the order of predictions, and |r| <= 2, the sum is O(sqrt(V_k log K) + log K) for each k and each level, V_k being the
-sum of r^2, and so also against every fixed convex combination. A label counts when its job ends; if at most D predictions
-are open at a time, the sum grows by a factor of at most sqrt(D + 1) (Joulani, Gyorgy, Szepesvari, ICML 2013). With
-forgetting, the bound is on the sum over the newest 1/forgetting labels, and the weights of the slow memory are the prior of
-the fast one.
+**Mixture.** At each learnt level p, what is served is the p-quantile of the mean of the experts' distribution functions, with the
+weights of that level. The mean of their quantiles is sharper (Lichtendahl, Grushka-Cockayne and Winkler, Management Science
+2013): where one says a minute and another an hour, it says eight minutes, which neither believes, and its interval does not
+grow with their disagreement. The mixture keeps both. Between the learnt levels it has the shape of the mean.
+
+**Bound.** The pinball loss is convex in the quantile, so the loss of the served quantile q exceeds that of an expert k by at
+most the sum of r = g (q - q_k), g being the subgradient at q. For a single rate of forgetting 0, labels in the order of
+predictions, and |r| <= 2, the sum is O(sqrt(V_k log K) + log K) for each k and each level, V_k being the sum of r^2, if the
+weighted mean m of the quantiles is served. The mixture adds the sum of g (q - m), which has no bound; measured, its loss is
+lower than that of the mean (docs/measurements/prediction.md). A label counts when its job ends; if at most D predictions are
+open at a time, the sum grows by a factor of at most sqrt(D + 1) (Joulani, Gyorgy, Szepesvari, ICML 2013). With forgetting, the
+bound is on the sum over the newest 1/forgetting labels, and the weights of the slow memory are the prior of the fast one.
 
 **Ours**, chosen by measurement (docs/measurements/prediction.md): the product of a slow and a fast memory, regrets smoothed over
 neighbouring levels and shared between buckets, jobs of one burst counted as the few observations that they are, and the regrets
@@ -25,7 +30,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from predictor.intervals import LEVELS, Array, interpolation, probits, times
+from predictor.intervals import LEVELS, Array, at_levels, interpolation, probits, times
 from predictor.recurrence import BUCKETS
 
 AGGREGATION: Final = "aggregation"
@@ -59,6 +64,12 @@ EXPECTED_EVERY_S: Final = 300.0
 FROM_LEARNT: Final[Array] = interpolation(LEARNT, LEVELS)
 """Turns values at the learnt levels (9) into values at all levels (25)."""
 _FORGETTING: Final[Array] = np.array(FORGETTING)
+_UP_TO: Final[Array] = np.diff(LEVELS, prepend=0.0)
+"""The mass of a distribution between each of its quantiles and the one before it."""
+_FROM: Final[Array] = np.diff(LEVELS, append=1.0)
+"""The mass between each and the one after it."""
+_ROUNDING: Final = 1e-9
+"""Sums of masses that differ by no more than this are equal."""
 
 
 def _smoother() -> Array:
@@ -75,6 +86,28 @@ def _sharing() -> Array:
 
 _SMOOTHER: Final[Array] = _smoother()
 _SHARING: Final[Array] = _sharing()
+
+
+def _mixed(quantiles: Array, weights: Array) -> Array:
+    """The quantiles (jobs, 9) of mixtures of distributions (jobs, experts, 25) at the learnt levels, each with weights of its own
+    (jobs, experts, 9), which sum to 1. An infinite distribution must have no weight.
+
+    The mass between two quantiles of a distribution is taken as at the upper one, and as at the lower one; the answer is the
+    mean of both, and for one distribution its own quantile.
+    """
+    flat = quantiles.reshape(len(quantiles), -1)
+    order = np.argsort(flat, axis=1, kind="stable")
+    nodes = np.take_along_axis(flat, order, axis=1)
+    expert, of = np.divmod(order, len(LEVELS))
+    found = np.empty((len(quantiles), len(LEARNT)))
+    for position, level in enumerate(LEARNT):
+        share = np.take_along_axis(weights[:, :, position], expert, axis=1)
+        below, left = np.cumsum(share * _UP_TO[of], axis=1), share * _FROM[of]
+        before = LEVELS[0] + np.cumsum(left, axis=1) - left
+        upper = np.min(nodes, axis=1, where=below >= level - _ROUNDING, initial=np.inf)
+        lower = np.max(nodes, axis=1, where=(before <= level + _ROUNDING) & (share > 0.0), initial=-np.inf)
+        found[:, position] = 0.5 * (lower + upper)
+    return found
 
 
 class Censored(NamedTuple):
@@ -213,18 +246,20 @@ class Aggregation:
         return np.where(np.isnan(regrets), 0.0, regrets)
 
     def combine(self, bucket: int, quantiles: Array, *, by_labels: bool = False) -> Array:
-        """The weighted mean (jobs, 25) of the experts' quantiles (jobs, experts, 25), ascending.
+        """The quantiles (jobs, 25) of the weighted mixture of the experts' distributions (jobs, experts, 25), ascending.
 
         An expert that has no answer for a job (NaN) sleeps: the others share its weight. At least one must be awake.
         ``by_labels``: as without unfinished jobs.
         """
         awake = ~np.isnan(quantiles[..., :1])
         learnt = self._weighed(bucket, self._regrets, self._squares) if by_labels else self.weights(bucket)
-        weights = times(learnt, FROM_LEARNT) * awake
+        weights = learnt * awake
         # Awake experts may have lost all their weight to one that sleeps.
         weights = np.where(weights.sum(axis=1, keepdims=True) > 0.0, weights, awake)
-        total = np.where(awake, quantiles, 0.0) * weights
-        return np.sort(total.sum(axis=1) / weights.sum(axis=1), axis=-1)
+        weights = weights / weights.sum(axis=1, keepdims=True)
+        mean = (np.where(awake, quantiles, 0.0) * times(weights, FROM_LEARNT)).sum(axis=1)
+        moved = _mixed(np.where(awake, quantiles, np.inf), weights) - at_levels(mean, LEARNT)
+        return np.sort(mean + times(moved, FROM_LEARNT), axis=-1)
 
     def observe(self, bucket: int, label: float, quantiles: Array, served: Array, share: float) -> None:
         """A job ended with this log ``label``: the experts (experts, 9) and the weighted mean (9) had predicted it at the learnt

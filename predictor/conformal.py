@@ -2,8 +2,9 @@
 
 Both halves of a distribution are stretched around its middle by a factor of their own per history bucket. When a job ends,
 a truth beyond the end of the 80% interval widens its half, any other narrows it: factor = exp(theta), theta += step (miss -
-0.1). For any sequence the share of truths beyond an end tends to a tenth: over n jobs that count alike it is at most (range
-of theta + step) / (step n) off (Gibbs, Candes, NeurIPS 2021), as long as theta stays inside its limits.
+0.1). For any sequence the share of truths beyond an end tends to a tenth: over n jobs it is at most (range of theta + step) /
+(step n) off (Gibbs, Candes, NeurIPS 2021), as long as theta stays inside its limits. So every job counts alike, also those of
+one burst: were the later jobs of a burst to count less, the share would be a tenth of the weights, not of the jobs.
 
 One small step is used: a larger one costs loss (docs/measurements/prediction.md), and several, weighted by their losses
 (Gibbs, Candes, JMLR 2024; Zaffran and others, ICML 2022), were no better on the open traces.
@@ -20,8 +21,8 @@ from predictor.recurrence import BUCKETS
 
 TAIL: Final = 0.1
 """Share of truths that belong beyond each end: the central interval is the one of 80%."""
-STEP: Final = 0.005
-"""A miss widens a half by 0.45%, a hit narrows it by 0.05%."""
+STEP: Final = 0.002
+"""A miss widens a half by 0.18%, a hit narrows it by 0.02%."""
 LIMIT: Final = 1.5
 """The largest |theta|: a factor of 4.5 either way."""
 ROUNDING: Final = 1e-6
@@ -50,7 +51,7 @@ class SpreadCalibration:
             exceeded = job.exceeded
             left = 1.0 - exceeded
             for end, missed in enumerate((max(0.0, TAIL - exceeded), min(TAIL, left))):
-                expected[job.bucket][end] += STEP * job.share * (missed / left - TAIL)
+                expected[job.bucket][end] += STEP * (missed / left - TAIL)
         self._expected = np.array(expected)
 
     def calibrate(self, bucket: int, quantiles: Array) -> Array:
@@ -60,9 +61,9 @@ class SpreadCalibration:
         away = quantiles - middle
         return np.asarray(middle + np.where(away < 0.0, below, above) * away)
 
-    def observe(self, bucket: int, label: float, combined: Array, share: float) -> bool:
+    def observe(self, bucket: int, label: float, combined: Array) -> bool:
         """A job ended with this log ``label``; ``combined`` (9) is what had been predicted, not stretched, at the learnt levels.
-        ``share``: how much it counts. Returns whether the truth was inside the 80% interval.
+        Returns whether the truth was inside the 80% interval.
         """
         # By the labels alone: a restart, which does not know the jobs that were unfinished then, makes the same again.
         below, above = np.exp(self._theta[bucket])
@@ -70,7 +71,7 @@ class SpreadCalibration:
         missed = np.array(
             [label < middle - below * (middle - low) - ROUNDING, label > middle + above * (high - middle) + ROUNDING]
         )
-        self._theta[bucket] = np.clip(self._theta[bucket] + STEP * share * (missed - TAIL), -LIMIT, LIMIT)
+        self._theta[bucket] = np.clip(self._theta[bucket] + STEP * (missed - TAIL), -LIMIT, LIMIT)
         return not missed.any()
 
     def dump(self) -> list[list[float]]:

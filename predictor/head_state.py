@@ -74,7 +74,7 @@ class HeadState:
             self.alarms += self.drift.alarm and not stood
         share = self.bursts.share(group, submitted_at_s)
         self.aggregation.observe(bucket, label, pending.learnt(self.aggregation.experts), combined, share)
-        self.inside[bucket].push(self.calibration.observe(bucket, label, combined, share))
+        self.inside[bucket].push(self.calibration.observe(bucket, label, combined))
         return share
 
     def score_late(self, bucket: int, label: float, basic: Array, share: float) -> None:
@@ -87,7 +87,7 @@ class HeadState:
         [combined] = self.aggregation.combine(bucket, experts[None], by_labels=True)
         at = at_levels(np.array([*experts, combined]), LEARNT)
         self.aggregation.observe(bucket, label, at[:-1], at[-1], share)
-        self.calibration.observe(bucket, label, at[-1], share)
+        self.calibration.observe(bucket, label, at[-1])
 
     def expect(self, unit: Unit, unfinished: Sequence[tuple[PendingPrediction, Attained]]) -> None:
         """Count how far these jobs have come, in the order of their submission."""

@@ -278,5 +278,5 @@ def _learn(
     submission = example.submission
     share = bursts.share(error_group(*submission.recurrence), submission.submitted_at_s)
     aggregation.observe(example.bucket, label_of(example), learnt[row], combined[row], share)
-    calibration.observe(example.bucket, label_of(example), combined[row], share)
+    calibration.observe(example.bucket, label_of(example), combined[row])
     walltimes.observe(EndedRow(submission, example.ended_at_s, None, example.service_s))
