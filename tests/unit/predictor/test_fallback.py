@@ -83,7 +83,8 @@ def test_cold_start_climbs_down_from_the_users_programs_to_the_clusters() -> Non
     predictor.ended(ended(200, service_s=700.0, name="p200", user="zoe"))
     stranger = _estimate(predictor, name="new", user="eve")
     assert stranger.source == "cold start: cluster median of 20 programs at their first run, 600 s"
-    assert stranger.median > 1.5 * 60.0, "150 runs of one program are still one program"
+    assert stranger.median > 1.3 * 60.0, "150 runs of one program are still one program"
+    assert stranger.quantile(0.9) > 0.8 * 600.0, "nor do they rule out what other programs did"
 
 
 def test_constant_labels_give_an_interval_that_narrows_to_them() -> None:

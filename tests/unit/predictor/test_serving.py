@@ -410,7 +410,10 @@ def test_the_first_ends_of_a_new_program_tell_about_its_other_runs() -> None:
         predictor.ended(runs[-1])
     assert np.mean(factors["first"][6:]) > math.log(2.0), "nothing told new programs apart"
     assert np.mean(factors["again"][6:]) < math.log(1.4)
-    assert np.mean(widths["early"][6:]) < math.log(4.0) < np.mean(widths["first"][6:])
+    # What is not told apart yet stays in the interval: a third of experts that learn nothing from one end are still believed.
+    assert np.mean(factors["early"][6:]) < math.log(1.7)
+    assert np.mean(widths["early"][6:]) < 0.4 * np.mean(widths["first"][6:])
+    assert np.mean(widths["again"][6:]) < math.log(1.2)
 
 
 def test_the_first_ends_of_all_tell_about_the_jobs_of_other_programs() -> None:
