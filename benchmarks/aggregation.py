@@ -23,12 +23,14 @@ from predictor import aggregation, conformal, prequential
 from predictor.dataset import Knowledge, replay
 from predictor.evaluation import coverage, pinball
 from predictor.experts import BASIC, EMPIRICAL
+from predictor.intervals import Array, at_levels
 from predictor.training import ESTIMATORS, TEST_RATIO
 from service.sim.evaluate import rows_of
 from service.sim.workloads.table import read_workload
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "as served": {},
+    "mean of the quantiles": {"mixture": False},
     "one memory of 300 jobs": {"forgetting": (0.003,)},
     "one memory of 70 jobs": {"forgetting": (0.015,)},
     "levels apart": {"smoothing": None},
@@ -44,8 +46,15 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+def _mean_of_quantiles(quantiles: Array, weights: Array) -> Array:
+    return np.asarray(
+        (at_levels(np.where(np.isinf(quantiles), 0.0, quantiles), aggregation.LEARNT) * weights).sum(axis=1)
+    )
+
+
 @contextmanager
 def changed(
+    mixture: bool = True,
     forgetting: tuple[float, ...] | None = None,
     smoothing: float | None = aggregation.SMOOTHING,
     sharing: Any = None,
@@ -60,6 +69,8 @@ def changed(
         def put(module: Any, name: str, value: Any) -> None:
             stack.enter_context(mock.patch.object(module, name, value))
 
+        if not mixture:
+            put(aggregation, "_mixed", _mean_of_quantiles)
         if forgetting is not None:
             put(aggregation, "FORGETTING", forgetting)
             put(aggregation, "_FORGETTING", np.array(forgetting))

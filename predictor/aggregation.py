@@ -6,15 +6,15 @@ correction and a learning rate for each expert (BOA: Wintenberger, Machine Learn
 CRPS learning, Journal of Econometrics 2023), on the linearised pinball loss. There are no thresholds and no champions.
 
 **Mixture.** At each learnt level p, what is served is the p-quantile of the mean of the experts' distribution functions, with the
-weights of that level. The mean of their quantiles is sharper (Lichtendahl, Grushka-Cockayne and Winkler, Management Science
+weights of that level. The mean m of their quantiles is sharper (Lichtendahl, Grushka-Cockayne and Winkler, Management Science
 2013): where one says a minute and another an hour, it says eight minutes, which neither believes, and its interval does not
-grow with their disagreement. The mixture keeps both. Between the learnt levels it has the shape of the mean.
+grow with their disagreement. The mixture keeps both. Between the learnt levels it has the shape of m.
 
 **Bound.** The pinball loss is convex in the quantile, so the loss of the served quantile q exceeds that of an expert k by at
 most the sum of r = g (q - q_k), g being the subgradient at q. For a single rate of forgetting 0, labels in the order of
-predictions, and |r| <= 2, the sum is O(sqrt(V_k log K) + log K) for each k and each level, V_k being the sum of r^2, if the
-weighted mean m of the quantiles is served. The mixture adds the sum of g (q - m), which has no bound; measured, its loss is
-lower than that of the mean (docs/measurements/prediction.md). A label counts when its job ends; if at most D predictions are
+predictions, and |r| <= 2, the sum is O(sqrt(V_k log K) + log K) for each k and each level, V_k being the sum of r^2, if m
+is served. The mixture adds the sum of g (q - m), which has no bound; measured, its loss is lower than that of m
+(docs/measurements/prediction.md). A label counts when its job ends; if at most D predictions are
 open at a time, the sum grows by a factor of at most sqrt(D + 1) (Joulani, Gyorgy, Szepesvari, ICML 2013). With forgetting, the
 bound is on the sum over the newest 1/forgetting labels, and the weights of the slow memory are the prior of the fast one.
 
@@ -262,7 +262,7 @@ class Aggregation:
         return np.sort(mean + times(moved, FROM_LEARNT), axis=-1)
 
     def observe(self, bucket: int, label: float, quantiles: Array, served: Array, share: float) -> None:
-        """A job ended with this log ``label``: the experts (experts, 9) and the weighted mean (9) had predicted it at the learnt
+        """A job ended with this log ``label``: the experts (experts, 9) and the mixture (9) had predicted it at the learnt
         levels. ``share``: how much it counts (:class:`Bursts`). O(experts).
         """
         regret = self._clipped((label < served) - LEARNT, served, quantiles) * share
