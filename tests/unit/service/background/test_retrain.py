@@ -427,8 +427,8 @@ def test_a_refused_model_is_recorded_with_the_criteria_that_it_failed(
 
 @pytest.mark.slow
 def test_a_good_model_is_promoted_after_its_jobs_were_replayed(database: Database, tmp_path: Path, now: Now) -> None:
-    """240 jobs of which the models are known to pass the gate; then the same once more, with a champion to beat."""
-    _store(database, recurring_history(240, reports=False))
+    """400 jobs of which the models are known to pass the gate; then the same once more, with a champion to beat."""
+    _store(database, recurring_history(400, reports=False))
     predictor = LivePredictor()
     trainer = _trainer(database, tmp_path, now, predictor, retrain_rows_max=1000)
     first = _finish(trainer, trainer.start(), database)
@@ -442,7 +442,7 @@ def test_a_good_model_is_promoted_after_its_jobs_were_replayed(database: Databas
     for row, run, arms in ((old, first, {"baselines", "new"}), (new, second, {"baselines", "new", "champion"})):
         replay = row["metrics"]["replay"]
         assert str(run["detail"]).endswith(replay["verdict"])
-        assert (replay["policy"], replay["jobs"], replay["skipped"]) == ("sjf", 96, 0)
+        assert (replay["policy"], replay["jobs"], replay["skipped"]) == ("sjf", 160, 0)
         assert set(replay["mean_jct_s"]) == arms
     assert not list((tmp_path / "models").glob("*.work"))
     trainer.close()

@@ -61,7 +61,8 @@ def test_the_past_of_a_service(past: str) -> None:
     assert (found["policy"], found["gpus"], found["workload"], found["older_jobs"]) == ("asrpt", 8, None, 0)
     schedules = found["schedules"]
     assert set(schedules) == {"none", "served", "oracle", "actual"}
-    assert schedules["served"]["mean_jct_s"] == pytest.approx(schedules["actual"]["mean_jct_s"], rel=0.02)
+    # Nine levels of what was said are kept, so that a job or two of forty may change places.
+    assert schedules["served"]["mean_jct_s"] == pytest.approx(schedules["actual"]["mean_jct_s"], rel=0.05)
     assert schedules["oracle"]["mean_jct_s"] < schedules["none"]["mean_jct_s"]
     for gain, before, after in (("worth", "none", "served"), ("loss", "served", "oracle")):
         for key, unit in (("mean_jct_s", "mean_jct_s"), ("waiting_hours",) * 2, ("gpu_hours", "wasted_gpu_hours")):

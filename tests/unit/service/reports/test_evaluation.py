@@ -138,8 +138,11 @@ def test_weights_are_those_at_the_opening_of_each_chunk_and_stand_until_the_end(
 def test_weights_of_a_run_are_shares(evaluation: Evaluation) -> None:
     found = figures.weights(evaluation)
     assert all(len(each.shares) == len(evaluation.run.chunks) + 1 for each in found)
-    total = np.sum([each.shares for each in found], axis=0)
-    assert ((total > 0.5) & (total <= 1.0 + 1e-9)).all()
+    names, weights = evaluation.served.experts, evaluation.served.weights
+    hidden = weights[..., [names.index(name) for name in names if name not in {each.name for each in found}]]
+    assert hidden.max() < figures.WEIGHT_SHOWN_MIN
+    total = np.sum([each.shares for each in found], axis=0)[:-1] + hidden.sum(axis=-1)
+    assert total == pytest.approx(np.ones(total.shape))
 
 
 def test_the_best_model_is_not_a_baseline(evaluation: Evaluation) -> None:
