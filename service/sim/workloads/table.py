@@ -2,12 +2,13 @@
 
 import csv
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from sys import intern
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from service.domain.spreadsheet import cells, text_of
 from service.sim.workloads.batsim import write_batsim
@@ -53,6 +54,10 @@ class _BadCell(ValueError):
     def __init__(self, column: str, message: str) -> None:
         super().__init__(message)
         self.column = column
+
+
+_Rows: TypeAlias = Generator[tuple[int, dict[str, Cell] | _BadCell], None, None]
+"""Line or row number, and the cells by column or the error of the row."""
 
 
 def _empty(cell: Cell) -> bool:
@@ -172,26 +177,27 @@ def read_workload(
     breaks the table; with ``skip_invalid`` such rows are left out and listed in ``Workload.skipped``. A broken header or
     file is always an error.
     """
-    rows = _parquet_rows(path) if path.suffix == ".parquet" else _csv_rows(path)
     jobs: list[WorkloadJob] = []
     skipped: list[SkippedRow] = []
     seen: set[str] = set()
-    for line, row in islice(rows, first):
-        try:
-            job = parse_job(row) if isinstance(row, dict) else _raise(row)
-            if job.job_id in seen:
-                raise _BadCell("job_id", f"{job.job_id!r} appears twice")
-            if not any_order and jobs and job.submit_time_s < jobs[-1].submit_time_s:
-                raise _BadCell(
-                    "submit_time_s", f"{job.submit_time_s} is before the row above ({jobs[-1].submit_time_s})"
-                )
-        except _BadCell as error:
-            if not skip_invalid:
-                raise WorkloadError(str(error), file=str(path), line=line, column=error.column) from None
-            skipped.append(SkippedRow(line, f"{error.column}: {error}"))
-            continue
-        seen.add(job.job_id)
-        jobs.append(job)
+    # Closed here: a compiled generator that is dropped does not run its own ``with`` to the end.
+    with closing(_parquet_rows(path) if path.suffix == ".parquet" else _csv_rows(path)) as rows:
+        for line, row in islice(rows, first):
+            try:
+                job = parse_job(row) if isinstance(row, dict) else _raise(row)
+                if job.job_id in seen:
+                    raise _BadCell("job_id", f"{job.job_id!r} appears twice")
+                if not any_order and jobs and job.submit_time_s < jobs[-1].submit_time_s:
+                    raise _BadCell(
+                        "submit_time_s", f"{job.submit_time_s} is before the row above ({jobs[-1].submit_time_s})"
+                    )
+            except _BadCell as error:
+                if not skip_invalid:
+                    raise WorkloadError(str(error), file=str(path), line=line, column=error.column) from None
+                skipped.append(SkippedRow(line, f"{error.column}: {error}"))
+                continue
+            seen.add(job.job_id)
+            jobs.append(job)
     return Workload(path.name, tuple(jobs), tuple(skipped))
 
 
@@ -204,7 +210,7 @@ def _raise(error: _BadCell) -> WorkloadJob:
     raise error
 
 
-def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Cell] | _BadCell]]:
+def _csv_rows(path: Path) -> _Rows:
     """Line number and cells of each row, or the error of a row of the wrong length."""
     # What is not UTF-8 breaks the row that holds it, and not the file.
     with open_text(path, "surrogateescape") as stream:
@@ -226,7 +232,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Cell] | _BadCell]]:
             raise WorkloadError(str(error), file=str(path), line=reader.line_num + 1) from error
 
 
-def _parquet_rows(path: Path) -> Iterator[tuple[int, dict[str, Cell] | _BadCell]]:
+def _parquet_rows(path: Path) -> _Rows:
     """Row number (from 1) and cells of each row."""
     parquet = _pyarrow_parquet(path)
     try:
