@@ -7,8 +7,8 @@ could displace none in the last scan displace one now.
 import math
 from collections.abc import Sequence
 
+from policies.decision.decider import Decider
 from policies.decision.migration import stretch
-from policies.decision.protocols import Decider
 from policies.lifecycle import JobState
 from policies.model.decision import Change, ChangeKind
 from policies.model.ids import JobId, ServerIndex

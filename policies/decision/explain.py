@@ -1,8 +1,8 @@
 """Explanations of waiting jobs: reasons and numbers."""
 
 from policies.choose import find, fits_empty, free_for
+from policies.decision.decider import Decider
 from policies.decision.plan import Plan
-from policies.decision.protocols import Decider
 from policies.model.reasons import Reason
 from policies.model.view import ClusterView, JobView
 from policies.rules.server_reservations import closed_servers

@@ -14,9 +14,8 @@ from policies.decision.guard import turn_ends_at_s
 from policies.decision.plan import Plan
 from policies.decision.scan import Scanner, scan_queue_heads
 from policies.model.decision import Action, Foreseen, Preempt
-from policies.model.ids import JobId, ServerIndex
-from policies.model.resources import Amounts
-from policies.model.view import ClusterView, JobView
+from policies.model.ids import JobId
+from policies.model.view import ClusterView, JobView, ViewAt
 from policies.options import Options, Preemption
 from policies.state.last_scan import LastScan
 from policies.state.scheduler_state import SchedulerState
@@ -31,34 +30,6 @@ _PROBES = 4
 """Times between two instants at which rising ranks are compared."""
 
 _PRECISION_S = 0.1
-
-
-class LaterView(ClusterView):
-    """The cluster at another time; its jobs progress as they do now."""
-
-    def __init__(self, view: ClusterView, now_s: float) -> None:
-        self.now_s = now_s
-        self.cluster = view.cluster
-        self.costs = view.costs
-        self.jobs = view.jobs
-        self.server_reservations = view.server_reservations
-        self._view = view
-
-    def usable_gpus(self, server: ServerIndex) -> int:
-        """As now."""
-        return self._view.usable_gpus(server)
-
-    def free_gpus(self, server: ServerIndex) -> int:
-        """As now."""
-        return self._view.free_gpus(server)
-
-    def spare(self, server: ServerIndex) -> Amounts | None:
-        """As now."""
-        return self._view.spare(server)
-
-    def holding(self) -> tuple[JobId, ...]:
-        """As now."""
-        return tuple(self._view.holding())
 
 
 NOTHING = Foreseen(math.inf, ())
@@ -133,14 +104,14 @@ class _Future:
         return NOTHING
 
     def _follow(self, at_s: float) -> None:
-        later = LaterView(self._view, at_s)
+        later = ViewAt(self._view, at_s)
         for job_id in self._state.running.due_refreshes(at_s):
             self._policy.index_running(later, self._view.jobs[job_id], self._state)
 
     def _scan(self, at_s: float) -> Plan:
         """What a cycle at this time would do."""
         self._scans += 1
-        later, state = LaterView(self._view, at_s), self._state
+        later, state = ViewAt(self._view, at_s), self._state
         plan = Plan(later, state)
         state.scan = LastScan()
         try:

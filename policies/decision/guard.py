@@ -1,8 +1,8 @@
 """Step 2 of a cycle: guard the jobs that have waited longest, and end the turns of guarded gangs."""
 
 from policies.choose import fits_open
+from policies.decision.decider import Decider
 from policies.decision.plan import Plan
-from policies.decision.protocols import Decider
 from policies.lifecycle import JobState
 from policies.model.ids import JobId
 from policies.model.reasons import Reason

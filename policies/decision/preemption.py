@@ -7,7 +7,7 @@ rank_j < eta x min over V of rank_v - sum over V of (g_v / G) (checkpoint_s + re
 import math
 from collections.abc import Iterator, Sequence
 
-from policies.decision.protocols import Decider
+from policies.decision.decider import Decider
 from policies.model.ids import JobId, ServerIndex
 from policies.model.resources import Demand, taken_by
 from policies.model.view import ClusterView, JobView

@@ -1,9 +1,9 @@
 """Step 3 of a cycle: GPUs that are set aside for waiting jobs."""
 
+from policies.decision.decider import Decider
 from policies.decision.guard import has_servers, set_aside
 from policies.decision.plan import Plan
 from policies.decision.preemption import PreemptionContext
-from policies.decision.protocols import Decider
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.resources import NOTHING, Amounts, amounts_of, demand_of, taken_by

@@ -1,15 +1,16 @@
 """Step 4 of a cycle: try the queue heads in order."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
+from policies.decision.decider import Decider
 from policies.decision.defragmentation import make_room
 from policies.decision.explain import blocked_reason
 from policies.decision.migration import migrate
 from policies.decision.plan import Outcome, Plan
 from policies.decision.preemption import PreemptionContext
-from policies.decision.protocols import Decider
 from policies.decision.queue_heads import QueueHead, QueueHeads
 from policies.decision.victims import find_victims
 from policies.model.ids import JobId
@@ -31,17 +32,17 @@ class Scanner(Decider):
     delayed_per_class_max: ClassVar[int]
     head_matters: ClassVar[bool]
 
+    @abstractmethod
     def fills(self, state: SchedulerState) -> bool:
         """Whether :meth:`fill` is called."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fill(self, context: PreemptionContext, plan: Plan) -> None:
         """Place a set of jobs at once, before the others are tried one by one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def try_job(self, context: PreemptionContext, plan: Plan, job: JobView, key: JobKey) -> tuple[Outcome, Reason]:
         """Start one job, preempt for it, or find out why neither is possible."""
-        raise NotImplementedError
 
 
 def scan_queue_heads(

@@ -1,5 +1,6 @@
 """The read-only views through which a policy sees the engine's live structures. Nothing is copied."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
@@ -92,7 +93,7 @@ class PreemptionCosts(Protocol):
     def restart_s(self) -> float: ...
 
 
-class ClusterView:
+class ClusterView(ABC):
     """The cluster at one instant. No protocol but a base class: compiled code looks a protocol's attributes up by name.
 
     ``jobs`` has every unfinished job. ``server_reservations`` are those that are not over: another object whenever the list has
@@ -105,18 +106,46 @@ class ClusterView:
     jobs: Mapping[JobId, JobView]
     server_reservations: tuple[ServerReservation, ...]
 
+    @abstractmethod
     def usable_gpus(self, server: ServerIndex) -> int:
         """GPUs of the server that may take new work: 0 while it is down, drained or removed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def free_gpus(self, server: ServerIndex) -> int:
         """GPUs held by no job on a usable server (reserved ones are free in this sense)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def spare(self, server: ServerIndex) -> Amounts | None:
         """CPUs and memory that no job holds; None for a server that states neither. Below 0 where jobs hold too much."""
-        raise NotImplementedError
 
+    @abstractmethod
     def holding(self) -> Iterable[JobId]:
         """The jobs that hold GPUs. O(running); for :meth:`policies.base.Policy.rebuild`, not for a cycle."""
-        raise NotImplementedError
+
+
+class ViewAt(ClusterView):
+    """Another view at ``now_s``, without the methods that change what it shows. Its jobs progress as they do there."""
+
+    def __init__(self, view: ClusterView, now_s: float) -> None:
+        self.now_s = now_s
+        self.cluster = view.cluster
+        self.costs = view.costs
+        self.jobs = view.jobs
+        self.server_reservations = view.server_reservations
+        self._view = view
+
+    def usable_gpus(self, server: ServerIndex) -> int:
+        """As there."""
+        return self._view.usable_gpus(server)
+
+    def free_gpus(self, server: ServerIndex) -> int:
+        """As there."""
+        return self._view.free_gpus(server)
+
+    def spare(self, server: ServerIndex) -> Amounts | None:
+        """As there."""
+        return self._view.spare(server)
+
+    def holding(self) -> Iterable[JobId]:
+        """As there."""
+        return self._view.holding()

@@ -1,6 +1,6 @@
 """Decides for the shadow policy about a copy of the live world. Runs in the process of :mod:`service.shadow.process`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -9,10 +9,9 @@ from typing import Any, Protocol
 from policies.base import Policy
 from policies.invariants import check
 from policies.model.decision import Action, Change, ChangeKind, Decision, Start
-from policies.model.ids import JobId, ServerIndex
+from policies.model.ids import JobId
 from policies.model.reasons import Explanation, Reason
-from policies.model.resources import Amounts
-from policies.model.view import ClusterView
+from policies.model.view import ClusterView, ViewAt
 from service.history.replica import Replica, WorldUpdate
 from service.history.snapshot import WorldSnapshot
 from service.shadow.comparison import Comparison, compare
@@ -81,32 +80,12 @@ class Worker(Protocol):
         """Cancel requests in progress."""
 
 
-class View(ClusterView):
-    """A world as it is now, without the methods that change it."""
+class View(ViewAt):
+    """A world as it is now, without the methods that change it, and with jobs that cannot be replaced."""
 
     def __init__(self, view: ClusterView) -> None:
-        self.now_s = view.now_s
-        self.cluster = view.cluster
-        self.costs = view.costs
+        super().__init__(view, view.now_s)
         self.jobs = MappingProxyType(view.jobs)
-        self.server_reservations = view.server_reservations
-        self._view = view
-
-    def usable_gpus(self, server: ServerIndex) -> int:
-        """That of the world."""
-        return self._view.usable_gpus(server)
-
-    def free_gpus(self, server: ServerIndex) -> int:
-        """That of the world."""
-        return self._view.free_gpus(server)
-
-    def spare(self, server: ServerIndex) -> Amounts | None:
-        """That of the world."""
-        return self._view.spare(server)
-
-    def holding(self) -> Iterable[JobId]:
-        """That of the world."""
-        return self._view.holding()
 
 
 class Decider:

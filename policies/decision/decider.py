@@ -1,6 +1,7 @@
 """What the parts of a decision need of the policy that decides."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -15,7 +16,7 @@ from policies.rules.protocols import PreemptionRule
 from policies.state.scheduler_state import SchedulerState
 
 
-class Decider:
+class Decider(ABC):
     """A policy that ranks and places jobs, see :class:`policies.ranked.RankedPolicy`. No protocol but a base class: compiled code
     looks a protocol's methods up by name."""
 
@@ -23,36 +24,36 @@ class Decider:
     preemption_rules: Sequence[PreemptionRule]
     ranks_keep_to_lines: ClassVar[bool]
 
+    @abstractmethod
     def find(self, pool: FreePool, view: ClusterView, job: JobView) -> Candidate | None:
         """The placement that the job would get of that pool now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
         """The job's rank now; smaller comes first."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rank_per_s(self, job: JobView, state: SchedulerState) -> float:
         """What one second of the job's own time counts in the unit of ranks."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_arrival(self, view: ClusterView, job: JobView, state: SchedulerState) -> None:
         """Index a job that may start now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_withdrawal(self, job: JobId, state: SchedulerState) -> None:
         """A waiting job may not start any more, or has ended."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_resize(self, view: ClusterView, state: SchedulerState, gpus_before: int) -> bool:
         """Index all jobs again; return whether a running job is easier to displace than before."""
-        raise NotImplementedError
 
+    @abstractmethod
     def index_running(
         self, view: ClusterView, job: JobView, state: SchedulerState, rank_waiting: float = -math.inf
     ) -> bool:
         """Index a running job; return whether it is easier to displace than before."""
-        raise NotImplementedError
 
+    @abstractmethod
     def waiting_reason(self, state: SchedulerState, job: JobId) -> Reason:
         """Why a job waits that was not tried."""
-        raise NotImplementedError
