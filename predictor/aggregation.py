@@ -35,6 +35,8 @@ from predictor.recurrence import BUCKETS
 
 AGGREGATION: Final = "aggregation"
 """What is served, by name beside the experts."""
+WITHOUT_MODELS: Final = "aggregation_without_models"
+"""What would be served without models, likewise."""
 LEARNT: Final[Array] = np.array([0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99])
 """The levels at which weights are learnt. Between them they are interpolated."""
 FORGETTING: Final = (0.003, 0.03)

@@ -202,7 +202,7 @@ def _load_head(folder: Path, unit: Unit, stored: dict[str, Any], measured: dict[
         raise ArtifactError(
             f"{folder / str(stored['weights'])}: made for other experts than this version has; train again"
         )
-    verdict = Verdict(**{**measured["verdict"], "reasons": tuple(measured["verdict"]["reasons"])})
+    verdict = Verdict(measured["verdict"]["passed"], tuple(measured["verdict"]["reasons"]))
     return TrainedHead(
         unit,
         stored["rows"],

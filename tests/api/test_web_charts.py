@@ -156,7 +156,7 @@ METRICS = {
 }
 
 
-def test_each_model_is_compared_with_the_best_rule(admin: Client, world: World) -> None:
+def test_a_model_of_an_earlier_version_is_compared_with_the_best_rule(admin: Client, world: World) -> None:
     rows: list[dict[str, Any]] = [
         model_row("m-old", NOW_S, "champion") | {"metrics": METRICS},
         model_row("m-odd", NOW_S + 1.0),
@@ -168,6 +168,14 @@ def test_each_model_is_compared_with_the_best_rule(admin: Client, world: World) 
     text = page(admin, "/predictions")
     assert "last: 0.250" in text
     assert 'id="compared-2"' not in text
+
+
+def test_each_model_is_compared_with_what_would_be_served_without() -> None:
+    head = METRICS["iterations"]
+    models = head["models"] | {"aggregation_without_models": SCORES | {"pinball_log": 0.22}}
+    verdict = {"passed": True, "reasons": []}
+    (found,) = compared([{"metrics": {"iterations": head | {"verdict": verdict, "models": models}}}])
+    assert (found["baseline"], found["baseline_scores"]["pinball_log"]) == ("without models", 0.22)
 
 
 @pytest.mark.parametrize("report", [WHAT_IF, OUTLOOK])

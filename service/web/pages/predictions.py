@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from predictor.aggregation import AGGREGATION
+from predictor.aggregation import AGGREGATION, WITHOUT_MODELS
 from service.web.charts import calibration_chart, drift_chart
 from service.web.page import Asked
 
@@ -64,7 +64,7 @@ def _by(jobs: Iterable[dict[str, Any]], key: Callable[[dict[str, Any]], str]) ->
 
 
 def compared(models: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What each training found on its test jobs, newest first: what is served with its models, beside the best rule without one.
+    """What each training found on its test jobs, newest first: what is served with its models, beside what would be without.
 
     Models whose metrics have another form are left out.
     """
@@ -73,7 +73,8 @@ def compared(models: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         for unit, head in model["metrics"].items():
             if not isinstance(head, dict) or not {"models", "verdict"} <= head.keys():
                 continue
-            baseline = head["verdict"]["best_baseline"]
+            # Models of earlier versions were compared with the best single rule.
+            baseline = head["verdict"].get("best_baseline")
             found.append(
                 {
                     "model": model,
@@ -81,8 +82,8 @@ def compared(models: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
                     "passed": head["verdict"]["passed"],
                     "reasons": head["verdict"]["reasons"],
                     "scores": head["models"][AGGREGATION],
-                    "baseline": baseline,
-                    "baseline_scores": head["models"].get(baseline),
+                    "baseline": baseline or "without models",
+                    "baseline_scores": head["models"].get(baseline or WITHOUT_MODELS),
                 }
             )
     return found

@@ -490,8 +490,8 @@ def test_one_job_that_cannot_be_answered_takes_no_other_with_it(broken: str, mon
 @pytest.mark.slow
 def test_a_predictor_that_retrains_itself_promotes_what_passes_and_repeats_itself() -> None:
     def live_through() -> tuple[list[Prediction | None], RetrainingPredictor]:
-        predictor = RetrainingPredictor(seed=1, first_rows=200, growth=10.0)
-        for label in recurring_history(210, reports=False):
+        predictor = RetrainingPredictor(seed=1, first_rows=120, growth=10.0)
+        for label in recurring_history(130, reports=False):
             predictor.predict(label.submitted_at_s, [PredictionRequest(label.job, label.spec, label.submitted_at_s)])
             predictor.ended(label)
         return predictor.predict(0.0, [_ask()]), predictor

@@ -12,7 +12,7 @@ import pytest
 
 from policies.model.estimate import Unit
 from predictor import artifacts, prequential, train_process, training
-from predictor.aggregation import AGGREGATION
+from predictor.aggregation import AGGREGATION, WITHOUT_MODELS
 from predictor.artifacts import ModelState, load_version
 from predictor.dataset import Example, Knowledge, replay
 from predictor.errors import TrainingError
@@ -44,7 +44,7 @@ def test_every_model_beats_the_global_median_on_a_recurring_history() -> None:
         assert scores["mae"] < bar["mae"]
         assert scores["kendall_tau"] > bar["kendall_tau"] + 0.3
     assert 0.6 <= head.metrics[AGGREGATION]["coverage_80"] <= 0.97
-    assert set(head.metrics) == {*BASIC, *ESTIMATORS, AGGREGATION}
+    assert set(head.metrics) == {*BASIC, *ESTIMATORS, AGGREGATION, WITHOUT_MODELS}
     assert set(head.estimators) == set(ESTIMATORS)
     assert head.aggregation.experts == (*BASIC, *ESTIMATORS)
     assert sum(head.aggregation.labels) > 96, "the aggregation has learnt from the test, and from the warm-up before it"
