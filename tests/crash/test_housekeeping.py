@@ -63,7 +63,7 @@ def test_death_while_a_model_takes_its_place(
 ) -> None:
     """What serves afterwards is what the database calls champion; the run is closed; no files are left that no row names."""
     with database.writing() as session:
-        labels = enumerate(recurring_history(240, reports=False))
+        labels = enumerate(recurring_history(150, reports=False))
         import_history(session, "test", (ImportedJob(str(n), label) for n, label in labels))
     command = [sys.executable, "-m", "tests.crash.train", str(tmp_path), point.value]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
