@@ -12,6 +12,8 @@ from setuptools.command.build_ext import build_ext
 from compilation.modules import copied, modules
 from compilation.write_out import CannotWriteOut, written_out
 
+_HIDDEN = "-fvisibility=hidden"
+"""Nothing but the modules' entry points is visible outside: calls between files of the extension need no look-up then."""
 _OPTIONS = ("--config-file=", "--ignore-missing-imports", "--follow-imports=silent")
 """`make types` checks all of it strictly. Where pip builds a wheel, the libraries are missing."""
 
@@ -53,9 +55,11 @@ class _Parallel(build_ext):
     def build_extension(self, ext: Extension) -> None:
         """See setuptools."""
 
+        flags = [*ext.extra_compile_args, *([_HIDDEN] if self.compiler.compiler_type == "unix" else [])]
+
         def compiled(source: str) -> str:
             objects: list[str] = self.compiler.compile(
-                [source], self.build_temp, include_dirs=ext.include_dirs, extra_postargs=ext.extra_compile_args
+                [source], self.build_temp, include_dirs=ext.include_dirs, extra_postargs=flags
             )
             return objects[0]
 
