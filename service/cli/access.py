@@ -28,6 +28,7 @@ from service.cli.output import (
     show,
     show_service,
 )
+from service.domain.api_key import LIFETIME_S_MIN
 
 if TYPE_CHECKING:
     from service.wire.access import (
@@ -139,7 +140,9 @@ def key_create_command(
     ] = None,
     expires_in: Annotated[
         float | None,
-        seconds_option("--expires-in", "Lifetime, such as 90d or 12h. Default: the setting key_lifetime_s.", 1.0),
+        seconds_option(
+            "--expires-in", "Lifetime, such as 90d or 12h. Default: the setting key_lifetime_s.", LIFETIME_S_MIN
+        ),
     ] = None,
     note: Annotated[str, typer.Option("--note", help="Purpose of the key.")] = "",
     first: Annotated[

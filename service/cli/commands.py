@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin, get_
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from service.domain.type_faults import in_our_words
+from service.domain.type_faults import in_our_words, with_value
 
 MARKUP: Final = "markdown"
 """How help texts are read: in rich's own markup "p50 [p10-p90]" loses its brackets."""
@@ -79,7 +79,11 @@ class _Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
+            from pydantic import ValidationError  # imported by now where it found the error
+
             error.message = in_our_words(error.message)
+            if isinstance(error.__cause__, ValidationError):
+                error.message = with_value(error.message, error.__cause__.errors()[0]["input"])
             raise
 
 

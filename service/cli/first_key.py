@@ -6,6 +6,7 @@ from contextlib import closing
 from pydantic import ValidationError
 
 from service.api.access_documents import key_document
+from service.api.faults import message_of
 from service.api.problems import Problem
 from service.api.routers.access import granted, refused_to
 from service.cli.fail import EXIT_FAILED, fail
@@ -35,7 +36,7 @@ def make_first_key(settings: Settings, user: str, expires_in_s: float | None, no
         database = open_current(settings.database_url)
     except ValidationError as error:
         fault = error.errors()[0]
-        fail(f"{fault['loc'][0]}: {fault['msg']}")
+        fail(f"{fault['loc'][0]}: {message_of(fault)}")
     except Problem as problem:
         fail(problem.faults[0].detail)
     except (DatabaseUrlError, SettingsError) as error:

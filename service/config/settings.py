@@ -31,7 +31,7 @@ from service.config.groups.ray import RayCluster
 from service.config.groups.requests import Requests
 from service.config.groups.slurm import SlurmSettings
 from service.config.groups.webhooks import Webhooks
-from service.domain.type_faults import in_our_words
+from service.domain.type_faults import in_our_words, with_value
 
 Source = Literal["default", "env", "file", "flag"]
 
@@ -207,9 +207,7 @@ def _first_fault(
     origin = "command line" if name in flags else env_name(name) if name in env else str(path or env_name(name))
     # A duration such as 31d as it was written, not in seconds.
     written = given.get(name, fault["input"]) if len(fault["loc"]) == 1 else fault["input"]
-    # A validator's own message may say it already.
-    got = "" if repr(written) in message else f", not {written!r}"
-    return f"{name} ({origin}): {message[:1].lower()}{message[1:]}{got}"
+    return f"{name} ({origin}): {with_value(message[:1].lower() + message[1:], written)}"
 
 
 def _shown(name: str, value: object) -> str:

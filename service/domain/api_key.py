@@ -14,6 +14,9 @@ from typing import Final, NamedTuple
 KEY_PREFIX: Final = "sooner_"
 """Prefix of every key, by which scanners of repositories find published keys."""
 
+LIFETIME_S_MIN: Final = 1.0
+"""Shortest lifetime of a key: one that ends before the answer with it arrives opens nothing."""
+
 SECRET_BYTES: Final = 32
 _ID_LENGTH: Final = 12
 _ID_LETTERS: Final = "abcdefghijkmnpqrstuvwxyz23456789"

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from policies.model.ids import ID_MAX
+from service.domain.api_key import LIFETIME_S_MIN
 from service.domain.duration import DurationError, seconds_of
 from service.domain.webhooks import WebhookEvent
 from service.wire import examples
@@ -492,7 +493,7 @@ class KeyBody(Body):
         description="Limits the key to these projects, and adds the user to them; null: all projects of the user. "
         "Operators and admins see every project.",
     )
-    expires_in_s: Annotated[float, Field(gt=0)] | None = Field(
+    expires_in_s: Annotated[float, Field(ge=LIFETIME_S_MIN)] | None = Field(
         default=None, description="Default: the setting key_lifetime_s; at most key_lifetime_s_max."
     )
     note: Text = Field(default="", description="Purpose of the key.")

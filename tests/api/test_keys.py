@@ -178,6 +178,7 @@ def test_a_narrowed_key_loses_a_project_with_its_user(app: FastAPI, client: Clie
     [
         ({"expires_in_s": 366 * 86_400.0 + 1}, "/expires_in_s"),
         ({"expires_in_s": 0}, "/expires_in_s"),
+        ({"expires_in_s": 0.999}, "/expires_in_s"),
         ({"role": "operator", "projects": ["nlp"]}, "/projects"),
         ({"role": "admin", "projects": ["nlp"]}, "/projects"),
         ({"role": "root"}, "/role"),
@@ -239,6 +240,13 @@ def test_other_names_are_taken_by_every_route(client: Client, name: str) -> None
 def test_a_key_may_live_as_long_as_the_setting_says(client: Client) -> None:
     body = {"user": "ada", "role": "viewer", "expires_in_s": 366 * 86_400.0}
     assert client.post("/v1/keys", json=body).json()["expires_at"] == "2027-01-02T00:00:00Z"
+
+
+def test_a_key_that_would_expire_before_it_arrives_is_refused(client: Client) -> None:
+    body = {"user": "ada", "role": "viewer", "expires_in_s": 0.0001}
+    problem = assert_problem(client.post("/v1/keys", json=body), "invalid-body")
+    assert problem["errors"] == [{"pointer": "/expires_in_s", "detail": "must be at least 1 (got 0.0001)"}]
+    assert client.post("/v1/keys", json=body | {"expires_in_s": 1}).status_code == 201
 
 
 def test_a_life_that_is_too_long_is_told_with_all_its_digits(client: Client) -> None:

@@ -55,12 +55,17 @@ def test_a_command_that_is_only_in_a_group_is_named_with_it(typed: str, meant: s
             "Invalid value for '--role': 'king' is not one of 'viewer', 'submitter', 'operator', 'admin'.",
         ),
         (("usage", "--from", "May"), "Invalid value for '--from': 'May' does not match the formats '%Y-%m-%d'."),
-        (("audit", "--limit", "0"), "Invalid value for '--limit': must be greater than or equal to 1"),
-        (("audit", "--limit", "1.5"), "Invalid value for '--limit': must be a whole number"),
-        (("job", "submit", "--memory-gib", "x"), "Invalid value for '--memory-gib': must be a number"),
+        (("audit", "--limit", "0"), "Invalid value for '--limit': must be at least 1, not 0"),
+        (
+            ("job", "plan", "--gpus", "1000001"),
+            "Invalid value for '--gpus' / '-g': must be at most 1000000, not 1000001",
+        ),
+        (("webhook", "remove", "0"), "Invalid value for 'WEBHOOK': must be at least 1, not 0"),
+        (("audit", "--limit", "1.5"), "Invalid value for '--limit': must be a whole number, not 1.5"),
+        (("job", "submit", "--memory-gib", "x"), "Invalid value for '--memory-gib': must be a number, not 'x'"),
         (
             ("history", "import", "w.csv", "--start", "May"),
-            "Invalid value for '--start': must be a time in ISO 8601, input is too short",
+            "Invalid value for '--start': must be a time in ISO 8601, not 'May'",
         ),
     ],
 )

@@ -88,9 +88,7 @@ def test_a_duration_has_units(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SOONER_LEASE_S", text)
         assert load_settings().lease_s == seconds
     monkeypatch.setenv("SOONER_LEASE_S", "31d")
-    with pytest.raises(
-        SettingsError, match=r"lease_s \(SOONER_LEASE_S\): must be less than or equal to 2592000, not '31d'"
-    ):
+    with pytest.raises(SettingsError, match=r"lease_s \(SOONER_LEASE_S\): must be at most 2592000, not '31d'"):
         load_settings()
 
 
@@ -121,8 +119,9 @@ def test_options_of_a_command_are_split_as_by_a_shell(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"port": 65_536}, r"port .*less than or equal to 65535, not 65536"),
-        ({"port": -1}, r"port .*greater than or equal to 0"),
+        ({"port": 65_536}, r"port .*must be at most 65535, not 65536"),
+        ({"port": -1}, r"port .*: must be at least 0, not -1$"),
+        ({"policy": ""}, r"policy .*: must have at least 1 character, not ''$"),
         ({"port": "http"}, r"port \(command line\): must be a whole number, not 'http'$"),
         (
             {"webhook_private_addresses": "perhaps"},
@@ -296,7 +295,7 @@ def test_the_folder_of_the_servers_is_an_absolute_path_and_is_not_looked_for_her
     assert (settings.shared_dir, str(settings.shared_dir_on_nodes)) == (tmp_path, "/no/such/folder")
     for name, value, limit in (
         ("shared_dir_on_nodes", "folder", "must be an absolute path"),
-        ("node_python", "python3 -I", "match pattern"),
+        ("node_python", "python3 -I", "match the pattern"),
         ("executor", "kubernetes", "'local', 'fake', 'slurm' or 'ray'"),
     ):
         with pytest.raises(SettingsError, match=limit) as refused:
