@@ -6,6 +6,7 @@ of the environment are not used, and only the status of the answer is read.
 """
 
 import asyncio
+import re
 import socket
 import ssl
 import threading
@@ -22,6 +23,16 @@ _Found = tuple[Any, ...]
 
 _NAT64 = ip_network("64:ff9b::/96")
 _PORTS = {"http": 80, "https": 443}
+
+HOST_NAME_MAX = 253
+_LABEL = "[A-Za-z0-9_-]{1,63}"
+_HOST_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*\.?")
+"""Underscores are no part of host names on the internet, but of those that containers and private networks have."""
+
+_NO_HOST_NAME = (
+    "must name a host: parts of 1 to 63 letters, digits, '-' and '_', with a dot between them, "
+    f"of at most {HOST_NAME_MAX} characters in all"
+)
 
 ADDRESSES_MAX = 4
 """Most addresses of one name that are tried."""
@@ -67,12 +78,17 @@ def refusal_of(url: str, *, allow_private: bool) -> str | None:
     try:
         address = ip_address(host)
     except ValueError:
-        return None  # a name: its addresses are checked when it is resolved
+        # The addresses of a name are checked when it is resolved.
+        return None if _is_host_name(parsed.raw_host.decode("ascii")) else _NO_HOST_NAME
     return (
         None
         if allow_private or is_public(address)
         else "must not be a private address (setting webhook_private_addresses)"
     )
+
+
+def _is_host_name(host: str) -> bool:
+    return _HOST_NAME.fullmatch(host) is not None and len(host.removesuffix(".")) <= HOST_NAME_MAX
 
 
 async def post(url: str, body: bytes, headers: Mapping[str, str], limits: PostLimits, tls: ssl.SSLContext) -> int:

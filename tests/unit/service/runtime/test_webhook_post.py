@@ -130,13 +130,41 @@ def test_addresses_of_the_internet_are_not(address: str) -> None:
         ("https://example.org/#part", "fragment"),
         ("https://example.org:99999/", "port"),
         ("https://example.org:0/", "port"),
+        ("https://example.org:-1/", "port"),
         ("https://[::1", "is not a URL"),
+        ("https://exa_mple..com/", "parts of 1 to 63"),
+        ("https://.example.org/", "parts of 1 to 63"),
+        ("https://example.org../", "parts of 1 to 63"),
+        ("https://a,b/", "letters, digits"),
+        ("https://ex%41mple.org/", "letters, digits"),
+        (f"https://{'a' * 64}.org/", "parts of 1 to 63"),
+        (f"https://{'.'.join(['a' * 49] * 5)}.orgs/", "at most 253 characters"),
     ],
 )
 def test_urls_that_nobody_can_mean_are_refused(url: str, words: str) -> None:
     refusal = refusal_of(url, allow_private=True)
     assert refusal is not None
     assert words in refusal
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "exa_mple.com",
+        "my_service:8080",
+        "_hooks._tcp.example.org",
+        "example.org.",
+        "xn--bcher-kva.example",
+        "203-0-113-7.example.org",
+        f"{'a' * 63}.org",
+        f"{'.'.join(['a' * 49] * 5)}.org.",
+        "8.8.8.8",
+        "[2606:4700::1111]:443",
+    ],
+)
+def test_hosts_of_every_kind_are_taken(host: str) -> None:
+    assert refusal_of(f"https://{host}/x", allow_private=True) is None
 
 
 def test_a_receiver_can_check_what_it_gets() -> None:
