@@ -130,7 +130,8 @@ def import_command(
     source: Annotated[
         str | None,
         typer.Option(
-            "--source", help="Name of the history. Each job of a source is imported once. Default: the file's name."
+            "--source",
+            help="Name of the history, of 1 to 200 characters. Each job of a source is imported once. Default: the file's name.",
         ),
     ] = None,
     start: Annotated[
@@ -153,7 +154,7 @@ def import_command(
         loaded = load_history(
             file,
             settings.database_url,
-            source or file.name,
+            source if source is not None else file.name,
             start_s=_epoch_s(start),
             now_s=datetime.now(UTC).timestamp(),
         )

@@ -3,11 +3,14 @@
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
 
 from policies.model.estimate import EndedJob
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
+from service.api.faults import message_of
 from service.db.audit import record_command
 from service.db.history import ImportedJob, import_history
 from service.db.migrate import SchemaError, SchemaState, state, upgrade
@@ -15,6 +18,9 @@ from service.db.session import open_database
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.model import Workload, WorkloadJob
 from service.sim.workloads.table import read_workload
+from service.wire.base import Name
+
+_SOURCE: Final[TypeAdapter[str]] = TypeAdapter(Name)
 
 
 class HistoryError(ValueError):
@@ -35,6 +41,10 @@ def load_history(file: Path, database_url: str, source: str, *, start_s: float |
     Without ``start_s`` (when second 0 of the table was) the last job ends at ``now_s``. An empty database gets its schema.
     Raises :class:`HistoryError`, also if a job would end after ``now_s``, and DatabaseUrlError for a URL that names nothing.
     """
+    try:
+        _SOURCE.validate_python(source)
+    except ValidationError as error:
+        raise HistoryError(f"--source: {message_of(error.errors()[0])}") from None
     try:
         workload = read_workload(file)
     except WorkloadError as error:

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection, MetaData, Table
 
 from service.db.dialects import last_ids
-from service.db.migrate import VERSION_TABLE, SchemaError, SchemaState, revision_of, state
+from service.db.migrate import VERSION_TABLE, SchemaError, SchemaState, revision_of, sentence_of, state
 from service.db.session import open_database
 
 BACKUP_SCHEMA = "sooner.backup/1"
@@ -84,7 +84,7 @@ def back_up(url: str, file: Path) -> Manifest:
         raise BackupError(f"{file} exists; name another file")
     where = state(url)  # which creates no file
     if where not in (SchemaState.CURRENT, SchemaState.OLDER):
-        raise SchemaError(where.sentence)
+        raise SchemaError(sentence_of(where, url))
     with closing(open_database(url)) as database, database.reading() as session:
         return _write(session.connection(), file)
 

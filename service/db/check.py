@@ -16,7 +16,7 @@ from policies.model.ids import AttemptId
 from policies.model.placement import Placement
 from service.db.codec import decode
 from service.db.dialects import damage
-from service.db.migrate import SchemaState, revision_of, state, state_of
+from service.db.migrate import SchemaState, revision_of, sentence_of, state, state_of
 from service.db.rows import ENDED_JOBS, OPEN_ATTEMPTS
 from service.db.session import open_database
 from service.db.tables import (
@@ -58,7 +58,7 @@ class Health:
 def check(url: str) -> Health:
     """Check the database of a URL. Raises DatabaseUrlError and OperationalError."""
     if state(url) is SchemaState.EMPTY:  # which creates no file
-        return Health(SchemaState.EMPTY, "", 0, 0, (SchemaState.EMPTY.sentence,))
+        return Health(SchemaState.EMPTY, "", 0, 0, (sentence_of(SchemaState.EMPTY, url),))
     with closing(open_database(url)) as database, database.reading() as session:
         return check_connection(session.connection())
 

@@ -69,11 +69,22 @@ class SchemaError(RuntimeError):
 
 def state(url: str) -> SchemaState:
     """The schema state of the database of a URL. Creates nothing. Raises :class:`~service.db.session.DatabaseUrlError`."""
-    path = sqlite_path(parse_url(url))
-    if path is not None and not path.exists():
+    if _missing_file(url) is not None:
         return SchemaState.EMPTY
     with closing(open_database(url)) as database, database.reading() as session:
         return state_of(session.connection())
+
+
+def sentence_of(where: SchemaState, url: str) -> str:
+    """A sentence for users about the database of a URL that is in this state; it tells no database from an empty one."""
+    missing = _missing_file(url) if where is SchemaState.EMPTY else None
+    return f"There is no database at {missing}." if missing is not None else where.sentence
+
+
+def _missing_file(url: str) -> Path | None:
+    """The file that a SQLite URL names, if it does not exist."""
+    path = sqlite_path(parse_url(url))
+    return path if path is not None and not path.exists() else None
 
 
 def open_current(url: str) -> Database:
@@ -83,8 +94,9 @@ def open_current(url: str) -> Database:
     """
     where = state(url)
     if where is not SchemaState.CURRENT:
+        told = sentence_of(where, url)
         raise SchemaError(
-            where.sentence if where is not SchemaState.EMPTY else "there is no history: the database is empty"
+            told if where is not SchemaState.EMPTY else f"there is no history: {told[:1].lower()}{told[1:].rstrip('.')}"
         )
     return open_database(url)
 

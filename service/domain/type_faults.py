@@ -14,6 +14,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "Input should be": "must be",
     "String should have at": "must have at",
     "String should match pattern": "must match the pattern",
+    "must be a valid string, unable to parse raw data as a unicode string": "must be UTF-8",
     "must be a valid integer, unable to parse string as an integer": "must be a whole number",
     "must be a valid integer, got a number with a fractional part": "must be a whole number",
     "must be a valid number, unable to parse string as a number": "must be a number",

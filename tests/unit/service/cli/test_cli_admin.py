@@ -305,6 +305,25 @@ def test_a_broken_history_is_one_line(tmp_path: Path) -> None:
     assert f"{table_file}:3: duration_s" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("", "must not be empty"),
+        ("a\nb", "must not have control characters"),
+        ("a" * 201, "must have at most 200 characters"),
+        ("\udcff", "must be UTF-8"),
+    ],
+)
+def test_a_history_has_a_name_of_one_line(tmp_path: Path, source: str, told: str) -> None:
+    table_file = tmp_path / "past.csv"
+    table_file.write_text(HISTORY)
+    arguments = ["history", "import", str(table_file), "--source", source, "--data-dir", str(tmp_path / "data")]
+    result = RUNNER.invoke(app, arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: --source: ") and told in result.stderr
+    assert not (tmp_path / "data" / "sooner.db").exists()
+
+
 def test_the_name_of_our_own_history_cannot_be_taken(tmp_path: Path) -> None:
     table_file = tmp_path / "past.csv"
     table_file.write_text(HISTORY)
@@ -321,7 +340,7 @@ def test_what_only_reads_the_database_makes_no_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = RUNNER.invoke(app, ["db", *command, "--data-dir", str(tmp_path / "none")])
-    assert result.exit_code == 1 and "empty" in result.output
+    assert result.exit_code == 1 and f"There is no database at {tmp_path / 'none'}" in result.output
     assert list(tmp_path.iterdir()) == []
 
 

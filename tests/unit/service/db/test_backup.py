@@ -1,6 +1,7 @@
 """Backup, restore and check of databases: what is written comes back, on either kind, and nothing half-done is left."""
 
 import json
+import re
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -21,7 +22,7 @@ from service.cli.main import app
 from service.db.backup import MANIFEST, BackupError, back_up, member
 from service.db.check import FAULTS_MAX, check
 from service.db.lease import acquire, renew
-from service.db.migrate import SchemaError, SchemaState, state, upgrade_to
+from service.db.migrate import SchemaError, SchemaState, open_current, state, upgrade_to
 from service.db.restore import IDS_SKIPPED, LiveDatabase, restore
 from service.db.servers import enroll
 from service.db.session import Database, open_database
@@ -271,11 +272,17 @@ def test_a_backup_overwrites_nothing_and_leaves_no_draft(database: Database, tmp
 
 
 def test_a_database_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'none.db'}"
-    with pytest.raises(SchemaError, match="empty"):
+    file = tmp_path / "none.db"
+    url = f"sqlite:///{file}"
+    told = f"There is no database at {file}."
+    with pytest.raises(SchemaError, match=re.escape(told)):
         back_up(url, tmp_path / "b.zip")
-    assert check(url).faults == ("The database is empty.",)
+    with pytest.raises(SchemaError, match=re.escape(f"there is no history: there is no database at {file}")):
+        open_current(url)
+    assert check(url).faults == (told,)
     assert list(tmp_path.iterdir()) == []
+    file.touch()
+    assert check(url).faults == ("The database is empty.",)
 
 
 # The check.
