@@ -19,8 +19,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from service.cli.connect import connect, settings_or_fail
-from service.cli.fail import fail
 from service.cli.guard import DISTRIBUTION
+from service.cli.options import write_new
 from service.client import UNFINISHED_STATES, Client, ClientError
 
 CYCLES_MAX: Final = 3
@@ -56,7 +56,10 @@ _MISSING = "missing.txt"
 
 def bugreport_command(
     out: Annotated[
-        Path | None, typer.Option("--out", dir_okay=False, help="File to write. Default: sooner-bugreport-TIME.zip.")
+        Path | None,
+        typer.Option(
+            "--out", dir_okay=False, help="File to write; it must not exist. Default: sooner-bugreport-TIME.zip."
+        ),
     ] = None,
 ) -> None:
     """Write a zip file for a bug report: versions, settings, queue and recorded decisions, without secrets.
@@ -70,10 +73,7 @@ def bugreport_command(
     parts["README.txt"] = _README.format(at=f"{now:%Y-%m-%d %H:%M:%S} UTC", jobs=JOBS_MAX, missing=_MISSING).encode()
     if missing:
         parts[_MISSING] = "".join(f"{name}: {why}\n" for name, why in missing.items()).encode()
-    try:
-        target.write_bytes(_zipped(parts))
-    except OSError as error:
-        fail(f"{target}: {error.strerror or error}")
+    write_new(target, _zipped(parts))
     for name, why in missing.items():
         typer.echo(f"left out {name}: {why}", err=True)
     typer.echo(str(target))

@@ -139,6 +139,22 @@ def check_file(flag: str, path: Path | None) -> None:
             fail(f"{flag} {path}: {error.strerror or error}")
 
 
+def write_new(path: Path, content: bytes) -> None:
+    """Write a file that does not exist yet: for what cannot be made again, which must replace nothing. A fault ends the command."""
+    try:
+        stream = path.open("xb")
+        try:
+            with stream:
+                stream.write(content)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+    except FileExistsError:
+        fail(f"{path} exists; name another file with --out")
+    except OSError as error:
+        fail(f"{path}: {error.strerror or error}")
+
+
 @contextmanager
 def writing(flag: str) -> Iterator[None]:
     """Write results of a run within the block: a file that cannot be written ends the command with one line."""

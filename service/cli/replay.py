@@ -16,7 +16,7 @@ from policies.registry import make_policy
 from service.cli import completion
 from service.cli.connect import connect
 from service.cli.fail import EXIT_FAILED, fail
-from service.cli.options import STANDARD, read_file
+from service.cli.options import STANDARD, read_file, write_new
 from service.cli.output import Column, JsonFlag, print_json, print_table, printable
 from service.cli.sim_options import OptionOption, policy_options
 from service.client import Client
@@ -97,7 +97,11 @@ def snapshot_command(
     known: Annotated[bool, typer.Option("--list", help="Print the cycles that can be saved, newest first.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", dir_okay=False, help="File to write; - = standard output. Default: cycle-NUMBER.json."),
+        typer.Option(
+            "--out",
+            dir_okay=False,
+            help="File to write, which must not exist; - = standard output. Default: cycle-NUMBER.json.",
+        ),
     ] = None,
 ) -> None:
     """Save the input of a cycle's decision to a file, without commands and environments of jobs."""
@@ -118,10 +122,7 @@ def snapshot_command(
         typer.echo(text)
         return
     target = out or Path(f"cycle-{document['cycle']}{'-now' if now else ''}.json")
-    try:
-        target.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        fail(f"{target}: {error.strerror or error}")
+    write_new(target, f"{text}\n".encode())
     typer.echo(printable(str(target)))
 
 

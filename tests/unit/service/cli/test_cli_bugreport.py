@@ -92,6 +92,15 @@ def test_no_service_is_no_reason_to_report_nothing(tmp_path: Path, monkeypatch: 
         assert "versions.json" in archive.namelist()
 
 
+def test_a_file_that_exists_is_not_replaced(cli: CliWorld, tmp_path: Path) -> None:
+    target = tmp_path / "report.zip"
+    target.write_text("mine")
+    told = cli.run("bugreport", "--out", str(target))
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert told.stderr == f"error: {target} exists; name another file with --out\n"
+    assert target.read_text() == "mine"
+
+
 def test_a_file_that_cannot_be_written_is_named(cli: CliWorld, tmp_path: Path) -> None:
     told = cli.run("bugreport", "--out", str(tmp_path / "absent" / "report.zip"))
     assert told.exit_code == 2

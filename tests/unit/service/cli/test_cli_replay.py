@@ -3,7 +3,10 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from errno import ENOSPC
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,6 +109,35 @@ def test_the_present_is_saved_whether_or_not_anything_was_decided(cli: CliWorld)
     told = cli.run("sim", "replay", f"cycle-{kept.cycle}-now.json")
     assert told.exit_code == 1
     assert "  recorded: nothing\n  replayed: start job 4 on a:4\n" in told.stdout
+
+
+@pytest.mark.parametrize("out", [(), ("--out", "cycle-7.json")])
+def test_a_file_that_exists_is_not_replaced(cli: CliWorld, tmp_path: Path, out: tuple[str, ...]) -> None:
+    cli.world.snapshots = {7: replace(cli.world.snapshots[max(cli.world.snapshots)], cycle=7)}
+    (tmp_path / "cycle-7.json").write_text("mine")
+    told = cli.run("sim", "snapshot", *out)
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert told.stderr == "error: cycle-7.json exists; name another file with --out\n"
+    assert (tmp_path / "cycle-7.json").read_text() == "mine"
+
+
+def test_a_full_disk_leaves_no_half_file(cli: CliWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(BytesIO):
+        def write(self, content: object) -> int:
+            raise OSError(ENOSPC, "No space left on device")
+
+    usual = Path.open
+
+    def opened(path: Path, mode: str = "r", *more: Any, **named: Any) -> Any:
+        if mode != "xb":
+            return usual(path, mode, *more, **named)
+        path.touch(exist_ok=False)
+        return Full()
+
+    monkeypatch.setattr(Path, "open", opened)
+    told = cli.run("sim", "snapshot", "--out", "c.json")
+    assert (told.exit_code, told.stderr) == (2, "error: c.json: No space left on device\n")
+    assert not (tmp_path / "c.json").exists()
 
 
 def test_what_cannot_be_replayed_is_one_line(cli: CliWorld, tmp_path: Path) -> None:
