@@ -1,8 +1,10 @@
 """What all bodies of requests have in common: their configuration, and texts with a limit."""
 
+import re
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticKnownError
 
 TEXT_MAX = 200
 
@@ -17,6 +19,19 @@ ABSOLUTE_PATH = r"^/[^\x00]*$"
 
 Text = Annotated[str, Field(max_length=TEXT_MAX, pattern=NO_CONTROLS)]
 Name = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=NO_CONTROLS)]
+
+_DIGITS = re.compile(r"-?[0-9]+")
+
+
+def _written_plainly(value: object) -> object:
+    """Paths and queries have numbers as texts, and pydantic also takes ``1.0``, ``+1``, ``1_0`` and spaces around a number."""
+    if isinstance(value, str) and not _DIGITS.fullmatch(value):
+        raise PydanticKnownError("int_parsing")
+    return value
+
+
+WholeNumber = Annotated[int, BeforeValidator(_written_plainly)]
+"""A whole number; in a path or a query as digits alone, with a minus sign where it may be negative."""
 
 STAGES_MAX = 256
 """The deepest pipelines in public use have 64 stages; mapping replicas to servers takes the square of their number."""

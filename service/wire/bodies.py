@@ -25,7 +25,19 @@ from service.domain.api_key import LIFETIME_S_MIN
 from service.domain.duration import DurationError, seconds_of
 from service.domain.webhooks import WebhookEvent
 from service.wire import examples
-from service.wire.base import ABSOLUTE_PATH, NO_CONTROLS, NO_NUL, PROJECT, STAGES_MAX, TEXT_MAX, USER, Body, Name, Text
+from service.wire.base import (
+    ABSOLUTE_PATH,
+    NO_CONTROLS,
+    NO_NUL,
+    PROJECT,
+    STAGES_MAX,
+    TEXT_MAX,
+    USER,
+    Body,
+    Name,
+    Text,
+    WholeNumber,
+)
 from service.wire.plans import PlanBody
 
 SECONDS_MAX = 10 * 366 * 86400.0
@@ -121,9 +133,9 @@ GracePeriod = Annotated[
     float, Field(ge=0, le=GRACE_S_MAX), _FROM_TEXT, _duration_schema(minimum=0, maximum=GRACE_S_MAX)
 ]
 Bytes = Annotated[int, Field(ge=0, le=BYTES_MAX)]
-Id = Annotated[int, Field(ge=1, le=ID_MAX)]
+Id = Annotated[WholeNumber, Field(ge=1, le=ID_MAX)]
 """The number of a job, an attempt, an array, a reservation, a webhook or a training run, wherever a request names one."""
-CycleNumber = Annotated[int, Field(ge=0, le=ID_MAX)]
+CycleNumber = Annotated[WholeNumber, Field(ge=0, le=ID_MAX)]
 Gpus = Annotated[int, Field(ge=1, le=GPUS_MAX)]
 Degree = Annotated[int, Field(ge=1, le=GPUS_MAX)]
 ElementIndex = Annotated[int, Field(ge=0, le=ID_MAX)]

@@ -10,7 +10,7 @@ from httpx import Client
 from pydantic import TypeAdapter
 
 from service.api.paging import PageRequest, cursor
-from tests.api.helpers import plain_job
+from tests.api.helpers import assert_problem, plain_job
 from tests.api.test_permissions import body_of, operations, path_of
 
 NUMBERS = (-1, 2**31 - 1, 2**31, 9_999_999_999, 2**63 - 1, 2**63, 10**30)
@@ -60,6 +60,30 @@ def test_numbers_in_queries(app: FastAPI, client: Client) -> None:
             if parameter["in"] == "query" and integers(parameter["schema"]):
                 for number in NUMBERS:
                     unharmed(client, method, path_of(path, 1), params={parameter["name"]: number})
+
+
+ODD = ("1.0", "+1", " 1", "1_0", "\u0661")
+"""What Python or pydantic take for whole numbers, and what the address of nothing is."""
+
+
+def test_numbers_in_paths_and_queries_are_digits_alone(app: FastAPI, client: Client) -> None:
+    for method, path, operation, name in numbers_of_paths(app):
+        body = body_of(app, operation) if "requestBody" in operation else None
+        for value in ODD if name != "attempt_id" else ():
+            answer = client.request(method, path_of(path.replace(f"{{{name}}}", value), 1), json=body)
+            assert_problem(answer, "invalid-parameter")
+            assert answer.json()["errors"] == [{"parameter": name, "detail": "must be a whole number"}], (path, value)
+    queries = 0
+    for method, path, operation in operations(app):
+        for parameter in operation.get("parameters", ()):
+            schema = parameter["schema"]
+            if parameter["in"] == "query" and (integers(schema) or integers(schema.get("items"))):
+                queries += 1
+                for value in ODD:
+                    answer = client.request(method, path_of(path, 1), params={parameter["name"]: value})
+                    assert_problem(answer, "invalid-parameter")
+                    assert "must be a whole number" in answer.json()["detail"], (path, parameter["name"], value)
+    assert queries > 15
 
 
 def test_numbers_in_topics_and_event_ids(client: Client) -> None:

@@ -22,7 +22,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CliWorld]:
 
 
 def _report(cli: CliWorld, tmp_path: Path) -> dict[str, bytes]:
-    target = tmp_path / "report.zip"
+    target = tmp_path / f"report{len(list(tmp_path.iterdir()))}.zip"
     told = cli.run("bugreport", "--out", str(target))
     assert told.exit_code == 0, told.stderr
     assert told.stdout.strip() == str(target)
