@@ -36,6 +36,7 @@ MESSAGES: Mapping[str, str] = {
     "too_long": "must have at most {max_length} entries",
     "literal_error": "must be one of {expected}",
     "enum": "must be one of {expected}",
+    "date_parsing": "must be a date such as 2026-03-01",
     "json_invalid": "is not JSON",
 }
 """By pydantic's type of an error, with the names of its context."""
@@ -47,6 +48,10 @@ PATTERNS: Mapping[str, str] = {
     PROJECT: "must not have control characters, and no part between its slashes may be empty, '.' or '..'",
     ABSOLUTE_PATH: "must be an absolute path, without NUL characters",
 }
+
+_BOUNDS = frozenset({"greater_than_equal", "greater_than", "less_than_equal", "less_than"})
+_NUMBER_MAX = 40
+"""Characters of the longest number that is repeated."""
 
 KINDS: Mapping[type, str] = {str: "a text", list: "a list", dict: "an object"}
 
@@ -83,6 +88,9 @@ def _got(value: object, kind: str) -> str:
             return " (got a number)"
         # What is wrong with 1.0 in place of a whole number is its point.
         return f" (got {value if kind.startswith('int_') else _plain(value)})"
+    if isinstance(value, str) and kind in _BOUNDS:
+        # A number of a path or a query: a text that is none has no bounds.
+        return f" (got {value})" if len(value) <= _NUMBER_MAX else ""
     return f" (got {KINDS[type(value)]})" if kind.endswith("_type") and type(value) in KINDS else ""
 
 

@@ -53,7 +53,7 @@ def test_further_faults_are_counted(client: Client) -> None:
 
 def test_parameters_and_other_bodies_have_the_same_messages(client: Client) -> None:
     problem = assert_problem(client.get("/v1/jobs", params={"limit": 0}), "invalid-parameter")
-    assert problem["detail"] == "limit: must be at least 1"
+    assert problem["detail"] == "limit: must be at least 1 (got 0)"
     problem = assert_problem(client.put("/v1/quotas/user/ada", json={"gpus_max": 3}), "invalid-body")
     assert problem["detail"] == "gpus_max: is unknown; did you mean 'gpus_running_max'?"
 

@@ -96,6 +96,9 @@ def test_the_parameter_wins_over_the_header(client: Client) -> None:
         ({"group": "user,"}, "group"),
         ({"from": "2026-01-02"}, "from"),
         ({"from": "yesterday"}, "from"),
+        ({"from": "1767139200"}, "from"),
+        ({"from": "2026-01-01T00:00:00"}, "from"),
+        ({"from": ""}, "from"),
         ({"to": "2026-02-30"}, "to"),
         ({"from": "2015-12-25"}, "from"),
         ({"format": "xml"}, "format"),
@@ -105,6 +108,12 @@ def test_the_parameter_wins_over_the_header(client: Client) -> None:
 def test_what_cannot_be_asked_is_named(client: Client, asked: dict[str, str], parameter: str) -> None:
     document = assert_problem(client.get("/v1/usage", params=asked), "invalid-parameter")
     assert [fault["parameter"] for fault in document["errors"]] == [parameter]
+
+
+def test_what_is_no_day_is_told_in_plain_words(client: Client) -> None:
+    for text in ("yesterday", "2026-02-30", "2026-01-01T10:00", "1767139200"):
+        document = assert_problem(client.get("/v1/usage", params={"to": text}), "invalid-parameter")
+        assert document["detail"] == "to: must be a date such as 2026-03-01"
 
 
 def test_the_longest_interval_and_the_edges_of_the_calendar(client: Client, rows: None) -> None:

@@ -1,11 +1,14 @@
 """Usage accounting: GPU-hours by user, project and day, as JSON or CSV."""
 
+import re
 from datetime import date, timedelta
 from enum import StrEnum
 from typing import Annotated
 
 from fastapi import Header, Query, Response
 from fastapi.responses import JSONResponse
+from pydantic import BeforeValidator
+from pydantic_core import PydanticKnownError
 
 from service.api.access import Caller
 from service.api.deps import Deps
@@ -26,6 +29,22 @@ ROWS_MAX = 50_000
 """Rows of one answer: some megabytes."""
 
 CSV = "text/csv"
+
+
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+def _day(value: object) -> object:
+    """``2026-03-01``. Of another text pydantic would make a date, too: of a number of seconds, and of a time at midnight."""
+    if not (isinstance(value, str) and _DAY.fullmatch(value)):
+        raise PydanticKnownError("date_parsing", {"error": "not a date"})
+    try:
+        return date.fromisoformat(value)
+    except ValueError as error:
+        raise PydanticKnownError("date_parsing", {"error": str(error)}) from None
+
+
+Day = Annotated[date, BeforeValidator(_day)]
 
 
 class Format(StrEnum):
@@ -53,9 +72,9 @@ def show_usage(
         ),
     ] = "user",
     first: Annotated[
-        date | None, Query(alias="from", description="First day (UTC). Default: the 30 days up to the last day.")
+        Day | None, Query(alias="from", description="First day (UTC). Default: the 30 days up to the last day.")
     ] = None,
-    last: Annotated[date | None, Query(alias="to", description="Last day (UTC), included. Default: today.")] = None,
+    last: Annotated[Day | None, Query(alias="to", description="Last day (UTC), included. Default: today.")] = None,
     user: FilterText = None,
     project: FilterText = None,
     written: Annotated[
