@@ -30,8 +30,8 @@ Routes are below `/v1` and use JSON. The OpenAPI document at `{OPENAPI_PATH}` is
 - **Host and origin.** A request is refused if its `Host` is not in `allowed_hosts`, or its `Origin` is not in `allowed_origins`.
   Bodies must be `application/json`.
 - **Time** is ISO 8601 in UTC in fields that end in `_at`; durations are seconds in fields that end in `_s`.
-- **Unknown keys** in requests are refused. Answers may gain keys ([stability](stability.md)). Whole numbers in paths and queries are
-  digits alone: `1.0` and `+1` are refused.
+- **Unknown keys** in requests are refused. Answers may gain keys ([stability](stability.md)). Whole numbers in paths and queries
+  are digits alone: `1.0` and `+1` are refused.
 - **Errors** are problem details (RFC 9457): see [problems](problems.md).
 - **Idempotency.** A POST with an `Idempotency-Key` takes effect once. The same key with the same body returns the same answer.
 - **Lists** have pages. `next` of a page is opaque; pass it as `after` to get the next page.

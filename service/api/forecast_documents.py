@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
+from policies.choose import Candidate
 from policies.model.cluster import Cluster
 from policies.model.estimate import Estimate
 from policies.model.ids import JobId
@@ -96,19 +97,22 @@ def _plan_document(
         name=planned.spec.name,
         gpus=planned.spec.gpus,
         prediction=_estimate_document(planned.estimate) if planned.estimate is not None else None,
-        placement=[
-            PlacedDocument(server=cluster.servers[share.server].name, gpus=share.gpus)
-            for share in (best.placement.shares if best is not None else ())
-        ],
+        placement=_placed(best, cluster),
         iteration_s=best.iteration_s if best is not None and planned.spec.stage_graph is not None else None,
         plan=plan,
-        fits_now=planned.fits_now,
+        fits_now=planned.now is not None,
+        placement_now=_placed(planned.now, cluster),
         start_at=_spread_document(outlook.start) if outlook is not None else None,
         finish_at=_spread_document(outlook.finish) if outlook is not None else None,
         samples=outlook.samples if outlook is not None else None,
         source=outlook.source if outlook is not None else None,
         reason=reason or planned.reason,
     )
+
+
+def _placed(found: Candidate | None, cluster: Cluster) -> list[PlacedDocument]:
+    shares = found.placement.shares if found is not None else ()
+    return [PlacedDocument(server=cluster.servers[share.server].name, gpus=share.gpus) for share in shares]
 
 
 def _estimate_document(estimate: Estimate) -> EstimateDocument:

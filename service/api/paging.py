@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationEr
 from policies.model.ids import ID_MAX
 from service.api.deps import Deps
 from service.api.problems import Problem, invalid_parameter
-from service.wire.base import WholeNumber
+from service.wire.base import DIGITS_ALONE
 
 Row = TypeVar("Row")
 Item = TypeVar("Item")
@@ -120,7 +120,7 @@ def _foreign() -> Problem:
 
 async def _page_request(
     dependencies: Deps,
-    limit: Annotated[WholeNumber | None, Query(ge=1, description="Most entries to return.")] = None,
+    limit: Annotated[int | None, Query(ge=1, description="Most entries to return."), DIGITS_ALONE] = None,
     after: Annotated[
         str | None, Query(max_length=CURSOR_LENGTH_MAX, description="`next` of the previous page.")
     ] = None,

@@ -5,7 +5,7 @@ A forecast is shown as a spread, ``p50 [p10-p90]``, or as the service's reason w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from service.wire.predictions import (
         AccuracyDocument,
         JobForecastDocument,
+        PlacedDocument,
         PlanDocument,
         PlansDocument,
         SpreadDocument,
@@ -169,8 +170,8 @@ def show_plans(plans: PlansDocument, how: Style) -> None:
             Column("GPUS", lambda plan: str(plan["gpus"]), right=True),
             Column("PREDICTED", _predicted, right=True),
             Column("SOURCE", lambda plan: (plan["prediction"] or {"source": ""})["source"], long=True),
-            Column("PLACEMENT", _placement, long=True),
-            Column("FREE NOW", lambda plan: "yes" if plan["fits_now"] else "no"),
+            Column("BEST PLACEMENT", lambda plan: _placement(plan["placement"]) or "none", long=True),
+            Column("FREE NOW", _free_now, long=True),
             Column("START", lambda plan: spread(plan["start_at"], made_at)),
             Column("FINISH", lambda plan: spread(plan["finish_at"], made_at)),
             Column("WHY NOT", lambda plan: plan["reason"] or "", long=True),
@@ -190,9 +191,15 @@ def _predicted(plan: PlanDocument) -> str:
     return f"{p50} [{p10}-{p90}] iterations" if found["unit"] == "iterations" else f"{p50} [{p10[1:]}-{p90[1:]}]"
 
 
-def _placement(plan: PlanDocument) -> str:
+def _placement(shares: Iterable[PlacedDocument]) -> str:
     """``s0001:4 s0002:4``."""
-    return " ".join(f"{share['server']}:{share['gpus']}" for share in plan["placement"])
+    return " ".join(f"{share['server']}:{share['gpus']}" for share in shares)
+
+
+def _free_now(plan: PlanDocument) -> str:
+    """The placement on the GPUs that are free, or ``no``."""
+    # An older service does not say where.
+    return (_placement(plan.get("placement_now", ())) or "yes") if plan["fits_now"] else "no"
 
 
 class _Line(NamedTuple):

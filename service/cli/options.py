@@ -140,7 +140,7 @@ def check_file(flag: str, path: Path | None) -> None:
 
 
 def write_new(path: Path, content: bytes) -> None:
-    """Write a file that does not exist yet: for what cannot be made again, which must replace nothing. A fault ends the command."""
+    """Write a file that does not exist yet: for what cannot be made again, and so replaces nothing. A fault ends the command."""
     try:
         stream = path.open("xb")
         try:

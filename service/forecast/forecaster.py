@@ -46,14 +46,14 @@ Keep = Callable[[int, Forecast], None]
 class PlannedJob:
     """The forecast of a job as if it were submitted now.
 
-    ``best`` is its placement in an otherwise idle cluster; None if the usable servers cannot hold it. ``fits_now`` says whether
-    the free GPUs can. ``outlook`` is None if ``reason`` is set.
+    ``best`` is its placement in an otherwise idle cluster; None if the usable servers cannot hold it. ``now`` is that on the GPUs
+    that are free; None if they cannot. ``outlook`` is None if ``reason`` is set.
     """
 
     spec: JobSpec
     estimate: Estimate | None
     best: Candidate | None
-    fits_now: bool
+    now: Candidate | None
     outlook: JobForecast | None
     reason: str | None
 
@@ -239,4 +239,4 @@ def _planned(
     slowdown = estimate.slowdown if estimate is not None else None
     best = find(FreePool(cluster, list(look.usable_gpus)), cluster, spec, slowdown=slowdown)
     now = find(FreePool(cluster, list(look.free_gpus), look.spare), cluster, spec)
-    return PlannedJob(spec, estimate, best, now is not None, outlook, outlook.reason if outlook is not None else reason)
+    return PlannedJob(spec, estimate, best, now, outlook, outlook.reason if outlook is not None else reason)

@@ -1,7 +1,7 @@
 """What all bodies of requests have in common: their configuration, and texts with a limit."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticKnownError
@@ -30,8 +30,8 @@ def _written_plainly(value: object) -> object:
     return value
 
 
-WholeNumber = Annotated[int, BeforeValidator(_written_plainly)]
-"""A whole number; in a path or a query as digits alone, with a minus sign where it may be negative."""
+DIGITS_ALONE: Final = BeforeValidator(_written_plainly)
+"""After the bounds of a whole number: in a path or a query it is digits alone, after a minus sign where it may be negative."""
 
 STAGES_MAX = 256
 """The deepest pipelines in public use have 64 stages; mapping replicas to servers takes the square of their number."""

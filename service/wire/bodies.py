@@ -27,6 +27,7 @@ from service.domain.webhooks import WebhookEvent
 from service.wire import examples
 from service.wire.base import (
     ABSOLUTE_PATH,
+    DIGITS_ALONE,
     NO_CONTROLS,
     NO_NUL,
     PROJECT,
@@ -36,7 +37,6 @@ from service.wire.base import (
     Body,
     Name,
     Text,
-    WholeNumber,
 )
 from service.wire.plans import PlanBody
 
@@ -133,9 +133,9 @@ GracePeriod = Annotated[
     float, Field(ge=0, le=GRACE_S_MAX), _FROM_TEXT, _duration_schema(minimum=0, maximum=GRACE_S_MAX)
 ]
 Bytes = Annotated[int, Field(ge=0, le=BYTES_MAX)]
-Id = Annotated[WholeNumber, Field(ge=1, le=ID_MAX)]
+Id = Annotated[int, Field(ge=1, le=ID_MAX), DIGITS_ALONE]
 """The number of a job, an attempt, an array, a reservation, a webhook or a training run, wherever a request names one."""
-CycleNumber = Annotated[WholeNumber, Field(ge=0, le=ID_MAX)]
+CycleNumber = Annotated[int, Field(ge=0, le=ID_MAX), DIGITS_ALONE]
 Gpus = Annotated[int, Field(ge=1, le=GPUS_MAX)]
 Degree = Annotated[int, Field(ge=1, le=GPUS_MAX)]
 ElementIndex = Annotated[int, Field(ge=0, le=ID_MAX)]

@@ -137,6 +137,10 @@ class PlanDocument(TypedDict):
         JobPlanDocument | None, Field(description="What the job's training plan asks of the cluster; null without one.")
     ]
     fits_now: Annotated[bool, Field(description="Whether the free GPUs could hold the job now.")]
+    placement_now: Annotated[
+        list[PlacedDocument],
+        Field(description="The placement on the GPUs that are free now; empty if they cannot hold the job."),
+    ]
     start_at: SpreadDocument | None
     finish_at: SpreadDocument | None
     samples: int | None

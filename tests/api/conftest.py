@@ -232,12 +232,20 @@ class WorldLeader:
         self.world.planned += specs
         cluster = self.cluster().cluster
         pool = FreePool(cluster, [server.gpus for server in cluster.servers])
+        free = FreePool(cluster, [self.world.free.get(server.name, server.gpus) for server in cluster.servers])
         outlook = self.world.outlook
         reason = None if outlook is not None else "No unfinished job has a prediction yet."
         return Planned(
             self.world.now_s,
             [
-                PlannedJob(spec, self.world.planned_total, find(pool, cluster, spec), True, outlook, reason)
+                PlannedJob(
+                    spec,
+                    self.world.planned_total,
+                    find(pool, cluster, spec),
+                    find(free, cluster, spec),
+                    outlook,
+                    reason,
+                )
                 for spec in specs
             ],
         )

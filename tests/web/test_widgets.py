@@ -43,6 +43,7 @@ PLAN = {
         "warnings": ["the model is a guess"],
     },
     "fits_now": True,
+    "placement_now": [{"server": "node1", "gpus": 2}],
     "start_at": SPREAD,
     "finish_at": SPREAD,
     "samples": 100,
@@ -105,6 +106,22 @@ def test_a_plan_is_shown_before_anything_is_submitted(tab: Page, site: Site) -> 
     assert next(each for each in site.requests if each.path == "/v1/plans").json() == {"name": "a", "gpus": 2}
     tab.get_by_role("button", name="Submit").click()
     tab.wait_for_url(site.url + "jobs/41")
+
+
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        ([{"server": "node1", "gpus": 2}], "2 GPUs on node1free now"),
+        ([{"server": "node2", "gpus": 2}], "2 GPUs on node1free now: 2 GPUs on node2"),
+        ([], "2 GPUs on node1not free now"),
+    ],
+)
+def test_a_plan_says_where_gpus_are_free(tab: Page, site: Site, now: list[dict[str, Any]], told: str) -> None:
+    plans = [PLAN | {"fits_now": bool(now), "placement_now": now}]
+    site.routes["POST /v1/plans"] = lambda _: json_answer({"made_at": "2031-01-01T10:00:00Z", "plans": plans})
+    editor(tab, site)
+    tab.get_by_role("button", name="Plan").click()
+    expect(tab.locator("#plan .card", has_text="Best placement")).to_have_text(f"Best placement{told}")
 
 
 def test_faults_name_their_line(tab: Page, site: Site) -> None:

@@ -22,7 +22,7 @@ from service.db.access import seen_jobs
 from service.db.forecasts import forecasts_of, scored_forecasts
 from service.domain.forecast_scores import accuracy
 from service.forecast.forecast import Forecast, NoForecast
-from service.wire.base import WholeNumber
+from service.wire.base import DIGITS_ALONE
 from service.wire.bodies import Id, SubmissionBody
 from service.wire.jobs import ToldDocument
 from service.wire.predictions import AccuracyDocument, ForecastsDocument, JobForecastDocument, PlansDocument
@@ -64,7 +64,7 @@ def list_forecasts(
 @routes.read("/forecasts/accuracy", READ, "Show the accuracy of past forecasts", computes=True)
 def forecast_accuracy(
     dependencies: Deps,
-    days: Annotated[WholeNumber, Query(ge=1, le=3650, description="Only forecasts of the last N days.")] = 30,
+    days: Annotated[int, Query(ge=1, le=3650, description="Only forecasts of the last N days."), DIGITS_ALONE] = 30,
 ) -> AccuracyDocument:
     """Coverage and errors of the newest scored forecasts (at most 20,000), by horizon and gang size. Forecasts of cancelled
     jobs are not scored.

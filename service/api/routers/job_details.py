@@ -26,8 +26,8 @@ from service.db import reads
 from service.db.prediction_log import newest_prediction, similar_jobs
 from service.db.timeline import stored_servers
 from service.domain.counts import count_of
+from service.wire.base import DIGITS_ALONE
 from service.wire.bodies import Id, SpecDocument
-from service.wire.base import WholeNumber
 from service.wire.jobs import AttemptDocument, EventDocument, ExplanationDocument, ProgressDocument
 from service.wire.placement import PlacementDocument
 from service.wire.predictions import PredictionDetailsDocument
@@ -159,13 +159,13 @@ def logs(
     job_id: JobPath,
     attempt: Annotated[Id | None, Query(description="Default: the newest.")] = None,
     offset: Annotated[
-        WholeNumber, Query(ge=-(2**53), le=2**53, description="First byte; negative: counted from the end.")
+        int, Query(ge=-(2**53), le=2**53, description="First byte; negative: counted from the end."), DIGITS_ALONE
     ] = 0,
     limit: Annotated[
-        WholeNumber, Query(ge=1, le=LOG_PART_BYTES_MAX, description="Most bytes to return.")
+        int, Query(ge=1, le=LOG_PART_BYTES_MAX, description="Most bytes to return."), DIGITS_ALONE
     ] = LOG_PART_BYTES_MAX,
     node: Annotated[
-        WholeNumber, Query(ge=0, lt=2**31, description="Server of the attempt, in the order of its placement.")
+        int, Query(ge=0, lt=2**31, description="Server of the attempt, in the order of its placement."), DIGITS_ALONE
     ] = 0,
 ) -> Response:
     """A part of the output of one attempt. Empty before the launch and after the log was deleted.

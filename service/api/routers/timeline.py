@@ -30,7 +30,7 @@ from service.api.timeline_documents import (
 from service.db import timeline
 from service.db.reads import staged_specs
 from service.db.timeline import Mark, Position, StoredAttempt, StoredServer
-from service.wire.base import TEXT_MAX, WholeNumber
+from service.wire.base import DIGITS_ALONE, TEXT_MAX
 from service.wire.timeline import GpusDocument, TimelineDocument
 
 routes = Routes("cluster")
@@ -104,7 +104,7 @@ def show_timeline(
         Query(pattern=MARK_PATTERN, description="`mark` of an earlier answer: only attempts that changed after it."),
     ] = None,
     limit: Annotated[
-        WholeNumber, Query(ge=1, le=BARS_MAX, description="Most bars of a page, which has one attempt at least.")
+        int, Query(ge=1, le=BARS_MAX, description="Most bars of a page, which has one attempt at least."), DIGITS_ALONE
     ] = BARS_MAX,
     after: Annotated[
         str | None, Query(max_length=CURSOR_LENGTH_MAX, description="`next` of the previous page.")

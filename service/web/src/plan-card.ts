@@ -24,6 +24,7 @@ export interface Plan {
   iteration_s: number | null;
   plan?: TrainingPlan | null;
   fits_now: boolean;
+  placement_now: { server: string; gpus: number }[];
   start_at: Spread | null;
   finish_at: Spread | null;
   samples: number | null;
@@ -79,8 +80,9 @@ export function planCard(plan: Plan): HTMLElement {
   } else cards.append(card("Predicted", "nothing yet", "there is no history to predict from"));
   cards.append(time("Starts", plan.start_at, plan.reason));
   cards.append(time("Finishes", plan.finish_at, plan.start_at ? plan.reason : null));
-  const where = plan.placement.map((each) => `${gpus(each.gpus)} on ${each.server}`).join(", ");
-  cards.append(card("Best placement", where || "none", plan.placement.length > 1 && `${gpus(plan.gpus)} in all`, plan.fits_now ? "free now" : "not free now"));
+  const [where, now] = [plan.placement, plan.placement_now].map((shares) => shares.map((each) => `${gpus(each.gpus)} on ${each.server}`).join(", "));
+  const free = now === where ? "free now" : now ? `free now: ${now}` : "not free now";
+  cards.append(card("Best placement", where || "none", plan.placement.length > 1 && `${gpus(plan.gpus)} in all`, where || now ? free : null));
   const seconds = training?.iteration?.time_s ?? plan.iteration_s;
   if (seconds !== null) {
     const found = training?.iteration;

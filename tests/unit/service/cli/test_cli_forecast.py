@@ -16,6 +16,7 @@ from policies.model.reasons import Explanation, Reason
 from service.api.documents import LATEST_S
 from service.cli.forecast import spread
 from service.client import ApiError
+from service.client.jobs import Jobs
 from service.client.predictions import Forecasts
 from service.db.tables import JobRow, RequestRow, table
 from service.forecast.forecast import Forecast, JobForecast, Spread
@@ -143,14 +144,14 @@ def test_a_dry_run_shows_the_plan_and_submits_nothing(cli: CliWorld) -> None:
     result = cli.run(*arguments, "--", "python", "digits.py")
     assert result.exit_code == 0, result.stderr
     header, line = result.stdout.splitlines()
-    assert [name for name in ("PREDICTED", "PLACEMENT", "FREE NOW", "START", "FINISH") if name in header] == [
+    assert [name for name in ("PREDICTED", "BEST PLACEMENT", "FREE NOW", "START", "FINISH") if name in header] == [
         "PREDICTED",
-        "PLACEMENT",
+        "BEST PLACEMENT",
         "FREE NOW",
         "START",
         "FINISH",
     ]
-    for part in ("20 [10-30] iterations", "told", "a:4 b:2", "yes", START_TEXT, FINISH_TEXT):
+    for part in ("20 [10-30] iterations", "told", "a:4 b:2         a:4 b:2 ", START_TEXT, FINISH_TEXT):
         assert part in line
     assert result.stderr == "Nothing was submitted.\n"
     document = json.loads(cli.run(*arguments, "--json", "--", "python", "digits.py").stdout)
@@ -161,6 +162,25 @@ def test_a_dry_run_shows_the_plan_and_submits_nothing(cli: CliWorld) -> None:
         for rows in (JobRow, RequestRow):
             assert session.connection().execute(table(rows).select()).all() == []
     assert [spec.gpus for spec in cli.world.planned] == [6, 6, 6]
+
+
+@pytest.mark.parametrize(
+    ("free", "now"), [({"a": 1}, "b:2"), ({"a": 1, "b": 1}, "a:1 b:1"), ({"a": 0, "b": 1, "c": 0}, "no")]
+)
+def test_a_dry_run_says_where_gpus_are_free(cli: CliWorld, free: dict[str, int], now: str) -> None:
+    """The best placement is that on empty servers, which may be full."""
+    cli.world.free = free
+    arguments = ["job", "submit", "--dry-run", "--name", "digits", "--gpus", "2", "--gpu-type", "V100"]
+    _, line = cli.run(*arguments, "-o", "BEST PLACEMENT,FREE NOW", "--", "true").stdout.splitlines()
+    assert re.split(" {2,}", line) == ["a:2", now]
+
+
+def test_a_dry_run_of_an_older_service_says_whether(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = cli.client.jobs.plan(PLAIN)
+    del plans["plans"][0]["placement_now"]  # type: ignore[misc]
+    monkeypatch.setattr(Jobs, "plan", lambda self, body: plans)
+    result = cli.run("job", "submit", "--dry-run", "--name", "a", "-o", "FREE NOW", "--", "true")
+    assert result.stdout.split("\n")[1] == "yes"
 
 
 def test_a_dry_run_of_a_wrong_job_fails_as_the_submission_would(cli: CliWorld) -> None:

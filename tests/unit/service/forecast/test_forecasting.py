@@ -232,7 +232,7 @@ def test_a_plan_in_too_long_a_queue_copies_no_jobs_and_has_a_placement(
         assert planned.outlook is None
         assert planned.reason == "3 jobs are unfinished; forecasts are made for at most 2 (forecast_jobs_max)."
         assert planned.best is not None
-        assert planned.fits_now == (planned.spec.gpus == 1)
+        assert (planned.now is not None) == (planned.spec.gpus == 1)
 
 
 def test_a_forecast_has_a_time_limit(live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +253,7 @@ def test_a_plan_queues_behind_present_jobs_and_stores_nothing(live: Live, tmp_pa
     assert first.outlook is not None
     assert first.outlook.start == Spread(150.0, 150.0, 150.0)
     assert first.outlook.finish == Spread(250.0, 250.0, 250.0)
-    assert (first.fits_now, first.reason) == (False, None)
+    assert (first.now, first.reason) == (None, None)
     assert first.best is not None
     assert [(share.server, share.gpus) for share in first.best.placement.shares] == [(0, 2)]
     assert first.estimate is not None
@@ -266,7 +266,9 @@ def test_a_plan_queues_behind_present_jobs_and_stores_nothing(live: Live, tmp_pa
 
 def test_a_plan_without_a_forecast_has_a_placement_and_a_reason(live: Live, tmp_path: Path) -> None:
     (planned,) = make(live, tmp_path).plan([JobSpec("unknown", "u", 1)]).jobs
-    assert (planned.estimate, planned.outlook, planned.fits_now) == (None, None, True)
+    assert (planned.estimate, planned.outlook) == (None, None)
+    assert planned.best is not None
+    assert planned.now == planned.best
     assert planned.reason == "No unfinished job has a prediction yet."
 
 
