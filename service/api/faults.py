@@ -11,7 +11,19 @@ from pydantic import BaseModel, RootModel, Tag
 
 from policies.suggestion import did_you_mean
 from service.domain.type_faults import in_our_words
-from service.wire.base import ABSOLUTE_PATH, NO_CONTROLS, NO_NUL, PROJECT, USER
+from service.simulations.request import MORE_SERVERS
+from service.wire.base import (
+    ABSOLUTE_PATH,
+    ENV_NAME,
+    IMAGE,
+    LABEL_KEY,
+    NO_CONTROLS,
+    NO_NUL,
+    PRINTABLE_ASCII,
+    PROJECT,
+    SERVER_NAME,
+    USER,
+)
 
 MESSAGES: Mapping[str, str] = {
     "missing": "is required",
@@ -47,6 +59,12 @@ PATTERNS: Mapping[str, str] = {
     USER: "must not have slashes or control characters, and must not be '.' or '..'",
     PROJECT: "must not have control characters, and no part between its slashes may be empty, '.' or '..'",
     ABSOLUTE_PATH: "must be an absolute path, without NUL characters",
+    PRINTABLE_ASCII: "must have printable ASCII characters alone, and no spaces",
+    ENV_NAME: "must have letters, digits and '_' alone, and must not begin with a digit",
+    LABEL_KEY: "must have letters, digits, '.', '_', '-' and '/' alone, and a letter or digit at both ends",
+    SERVER_NAME: "must have letters, digits, '.', '_' and '-' alone, and a letter or digit at both ends",
+    IMAGE: "must begin with a letter, a digit or '/', and must not have spaces or control characters",
+    MORE_SERVERS: "must be a list of servers, or a text such as '+2'",
 }
 
 _BOUNDS = frozenset({"greater_than_equal", "greater_than", "less_than_equal", "less_than"})

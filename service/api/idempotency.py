@@ -30,10 +30,10 @@ from service.db.group_commit import GroupCommit
 from service.db.session import Database
 from service.db.tables import IDEMPOTENCY_KEYS
 from service.engine.crash_points import CrashPoint, reached
+from service.wire.base import PRINTABLE_ASCII
 
 KEY_LENGTH_MAX = 255
 _HASHED_AT_ONCE = 2047
-_KEY_PATTERN = r"^[\x21-\x7e]+$"
 REPLAYED_HEADER = "Idempotent-Replayed"
 
 
@@ -100,7 +100,7 @@ async def keyed_request(
         Header(
             min_length=1,
             max_length=KEY_LENGTH_MAX,
-            pattern=_KEY_PATTERN,
+            pattern=PRINTABLE_ASCII,
             description="Repeating a request with the same key and body returns the first response again.",
         ),
     ] = None,
@@ -122,7 +122,7 @@ async def keyed_request(
 
 def is_key(text: str) -> bool:
     """Whether the text may be an ``Idempotency-Key``."""
-    return len(text) <= KEY_LENGTH_MAX and re.fullmatch(_KEY_PATTERN, text) is not None
+    return len(text) <= KEY_LENGTH_MAX and re.fullmatch(PRINTABLE_ASCII, text) is not None
 
 
 Keyed = Annotated[KeyedRequest, Depends(keyed_request)]

@@ -84,7 +84,7 @@ def read_file(path: str, bytes_max: int) -> bytes:
 def above_zero(value: float | None) -> float | None:
     """Option callback, for what the service refuses to be 0."""
     if value is not None and not value > 0.0:
-        raise typer.BadParameter(f"must be above 0 (got {value:g})")
+        raise typer.BadParameter(f"must be above 0, not {value:g}")
     return value
 
 
@@ -99,7 +99,7 @@ def seconds_option(flag: str, text: str, least_s: float = 0.0, *, positive: bool
         if not math.isfinite(found):
             raise typer.BadParameter("must be a finite number")
         if found < least_s:
-            raise typer.BadParameter(f"must be at least {least_s:g} s (got {value})")
+            raise typer.BadParameter(f"must be at least {least_s:g} s, not {value}")
         return found
 
     bound: dict[str, Any] = {"callback": above_zero} if positive else {"min": least_s}

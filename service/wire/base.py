@@ -16,6 +16,12 @@ USER = rf"^{_SEGMENT}$"
 PROJECT = rf"^{_SEGMENT}(/{_SEGMENT})*$"
 """Projects may be named like folders, as in ``team/nlp``. Without slashes in users, a path ends in a user unambiguously."""
 ABSOLUTE_PATH = r"^/[^\x00]*$"
+PRINTABLE_ASCII = r"^[\x21-\x7e]+$"
+ENV_NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
+LABEL_KEY = r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$"
+SERVER_NAME = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
+IMAGE = r"^[A-Za-z0-9/][^\x00-\x20\x7f]*$"
+"""Names and paths of images: no option of a command line, no spaces."""
 
 Text = Annotated[str, Field(max_length=TEXT_MAX, pattern=NO_CONTROLS)]
 Name = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=NO_CONTROLS)]

@@ -28,9 +28,14 @@ from service.wire import examples
 from service.wire.base import (
     ABSOLUTE_PATH,
     DIGITS_ALONE,
+    ENV_NAME,
+    IMAGE,
+    LABEL_KEY,
     NO_CONTROLS,
     NO_NUL,
+    PRINTABLE_ASCII,
     PROJECT,
+    SERVER_NAME,
     STAGES_MAX,
     TEXT_MAX,
     USER,
@@ -77,9 +82,6 @@ AFTER_MAX = 1_000
 ELEMENTS_MAX = 100_000
 """As many as the setting jobs_per_request_max can allow."""
 
-IMAGE = r"^[A-Za-z0-9/][^\x00-\x20\x7f]*$"
-"""Names and paths of images: no option of a command line, no spaces."""
-
 
 def _text_of_number(value: object) -> object:
     """A finite number as text: in YAML, ``LR: 0.1`` is a number."""
@@ -108,8 +110,8 @@ Argument = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string", "maxLength": ARGUMENT_MAX, "pattern": NO_NUL}, {"type": "number"}]}),
 ]
 """A text; a number is taken as its text."""
-EnvName = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-LabelKey = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$")]
+EnvName = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=ENV_NAME)]
+LabelKey = Annotated[str, Field(min_length=1, max_length=63, pattern=LABEL_KEY)]
 UserName = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=USER)]
 ProjectName = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=PROJECT)]
 """Of users and projects that keys and members are for. A job may name others, and quotas and pauses may be for them."""
@@ -447,9 +449,7 @@ class ServerBody(Body):
 
     model_config = ConfigDict(json_schema_extra={"examples": [examples.SERVER]})
 
-    name: Annotated[
-        str, Field(min_length=1, max_length=TEXT_MAX, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
-    ]
+    name: Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=SERVER_NAME)]
     gpus: Annotated[int, Field(ge=1, le=1024)]
     gpu_type: Name = "V100"
     rack: Name = "r1"
@@ -535,7 +535,7 @@ class WebhookBody(Body):
         json_schema_extra={"examples": [{"url": "https://hooks.example.org/sooner", "events": ["job.failed"]}]}
     )
 
-    url: Annotated[str, Field(min_length=1, max_length=URL_MAX, pattern=r"^[\x21-\x7e]+$")] = Field(
+    url: Annotated[str, Field(min_length=1, max_length=URL_MAX, pattern=PRINTABLE_ASCII)] = Field(
         description="https:// or http://; private addresses need the setting webhook_private_addresses."
     )
     events: Annotated[list[JobEventName], Field(min_length=1, max_length=len(WebhookEvent))] = Field(
@@ -546,7 +546,7 @@ class WebhookBody(Body):
         default=None, description="Only jobs of this user; without the role operator: the caller."
     )
     project: Name | None = Field(default=None, description="Only jobs of this project.")
-    secret: Annotated[str, Field(min_length=16, max_length=200, pattern=r"^[\x21-\x7e]+$")] | None = Field(
+    secret: Annotated[str, Field(min_length=16, max_length=200, pattern=PRINTABLE_ASCII)] | None = Field(
         default=None,
         description="Signs the deliveries. Default: a generated secret, which only this response contains.",
     )

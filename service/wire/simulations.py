@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 from service.config.cluster_file import ServerGroup
 from service.domain.simulations import POLICIES_MAX, SimulationState
 from service.simulations.request import MORE_SERVERS, SAMPLES
-from service.wire.base import TEXT_MAX, Body, Name
+from service.wire.base import PRINTABLE_ASCII, TEXT_MAX, Body, Name
 from service.wire.bodies import SERVERS_MAX, Moment
 from service.wire.times import Time
 
@@ -18,7 +18,7 @@ SAMPLES_MAX = 1000
 WORD_MAX = 100
 """Of a predictor or a network with its parameters."""
 
-_Word = Annotated[str, Field(min_length=1, max_length=WORD_MAX, pattern=r"^[\x21-\x7e]+$")]
+_Word = Annotated[str, Field(min_length=1, max_length=WORD_MAX, pattern=PRINTABLE_ASCII)]
 
 
 def _kind(value: object) -> str:

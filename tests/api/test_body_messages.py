@@ -34,6 +34,17 @@ from tests.api.helpers import assert_problem, graph_job, plain_job
         ({"preemption": {"grace": 3}}, "/preemption/grace", "is unknown; did you mean 'grace_s'?"),
         ({"after": [{"jobs": 3}]}, "/after/0/jobs", "is unknown; did you mean 'job'?"),
         ({"graph": {"modell": "resnet50", "batch_size": 1}}, "/graph/modell", "is unknown; did you mean 'model'?"),
+        ({"env": {"1A": "x"}}, "/env/1A", "must have letters, digits and '_' alone, and must not begin with a digit"),
+        (
+            {"labels": {"a b": "x"}},
+            "/labels/a b",
+            "must have letters, digits, '.', '_', '-' and '/' alone, and a letter or digit at both ends",
+        ),
+        (
+            {"image": "-v"},
+            "/image",
+            "must begin with a letter, a digit or '/', and must not have spaces or control characters",
+        ),
         ({"array": {"counts": 3}}, "/array/counts", "is unknown; did you mean 'count'?"),
     ],
 )

@@ -169,7 +169,7 @@ PAST = "must be left out with from_now"
         ({"since": "2025-12-01T00:00:00Z", "until": "2025-12-01T00:00:00Z"}, "/until", "must be after since"),
         ({"servers": "+0"}, "/servers", "must be +1 to +10000 (got +0)"),
         ({"servers": "+10001"}, "/servers", "must be +1 to +10000 (got +10001)"),
-        ({"servers": "two"}, "/servers", "must match the pattern"),
+        ({"servers": "two"}, "/servers", "must be a list of servers, or a text such as '+2'"),
         ({"servers": []}, "/servers", "must not be empty"),
         ({"servers": [{"gpus": 0}]}, "/servers/0/gpus", "must be at least 1 (got 0)"),
         ({"servers": [{"gpus": 8, "cpu": 3}]}, "/servers/0/cpu", "is unknown; did you mean 'cpus'?"),

@@ -156,7 +156,7 @@ def test_a_disabled_user_gets_no_first_key(cli: CliWorld) -> None:
         (["--user", "a", "--first", "--role", "viewer"], "admin key"),
         (["--user", "a", "--first", "--project", "nlp"], "admin key"),
         (["--user", "a/b", "--first"], "user: must not have slashes or control characters"),
-        (["--user", "a", "--role", "viewer", "--expires-in", "0.5"], "must be at least 1 s (got 0.5)"),
+        (["--user", "a", "--role", "viewer", "--expires-in", "0.5"], "must be at least 1 s, not 0.5"),
         (["--user", "a", "--first", "--expires-in", "999d"], "key_lifetime_s_max"),
         (["--user", "a"], "give --role"),
         (["--user", "a", "--role", "root"], "root"),

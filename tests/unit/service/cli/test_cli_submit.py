@@ -547,7 +547,7 @@ def test_a_date_in_a_job_file_is_its_text(cli: CliWorld, tmp_path: Path) -> None
 def test_what_must_be_above_zero_is_refused_with_its_option(cli: CliWorld, arguments: list[str]) -> None:
     result = cli.run(*arguments)
     assert result.exit_code == 2
-    assert "must be above 0 (got 0)" in result.stderr and arguments[arguments.index("0") - 1] in result.stderr
+    assert "must be above 0, not 0" in result.stderr and arguments[arguments.index("0") - 1] in result.stderr
 
 
 @pytest.mark.parametrize(
