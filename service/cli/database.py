@@ -160,7 +160,8 @@ def import_command(
         )
     except (HistoryError, DatabaseUrlError) as error:
         fail(str(error))
-    text = f"{loaded.new:,} of {count_of(loaded.jobs)} were added to the history {loaded.source!r}"
+    were = "was" if loaded.jobs == 1 else "were"
+    text = f"{loaded.new:,} of {count_of(loaded.jobs)} {were} added to the history {loaded.source!r}"
     print_result({"schema": "sooner.history.import/1", **loaded._asdict()}, text, as_json)
 
 

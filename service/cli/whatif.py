@@ -194,6 +194,8 @@ def _machines(present: Cluster, servers: str | None) -> Cluster:
     try:
         if more_servers(servers) is not None:
             return machines_of(present, servers)
+        if servers.startswith("+") and not Path(servers).exists():
+            fail(f"--servers {servers!r} is neither +N with N from 0 to 99999 nor a cluster file")
         return replace(load_cluster(Path(servers)), gangs=present.gangs)
     except ClusterFileError as error:
         fail(str(error))

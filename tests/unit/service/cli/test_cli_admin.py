@@ -265,6 +265,8 @@ def test_history_is_loaded_once_and_becomes_labels(tmp_path: Path) -> None:
     assert first.exit_code == 0, first.stderr
     assert json.loads(first.stdout) == {"schema": "sooner.history.import/1", "source": "past.csv", "jobs": 2, "new": 2}
     assert RUNNER.invoke(app, arguments).stdout == "0 of 2 jobs were added to the history 'past.csv'\n"
+    table_file.write_text("".join(HISTORY.splitlines(keepends=True)[:2]))
+    assert RUNNER.invoke(app, arguments).stdout == "0 of 1 job was added to the history 'past.csv'\n"
     eval_job, train_job = labels(f"sqlite:///{tmp_path / 'data' / 'sooner.db'}")
     start_s = 1_767_225_600.0
     assert (eval_job.spec.recurrence, eval_job.spec.walltime_s) == (("ben", "", "eval"), 60.0)

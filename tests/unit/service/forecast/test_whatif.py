@@ -198,4 +198,8 @@ def test_a_cluster_too_small_for_the_past_is_an_error(lived: CliWorld, tmp_path:
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert "needs 4 GPUs" in result.stderr
     assert lived.run("sim", "what-if", "--policies", "fifo", "--servers", "none.yaml").exit_code == 2
+    for servers in ("+100000", "+x"):
+        result = lived.run("sim", "what-if", "--policies", "fifo", "--servers", servers)
+        told = f"error: --servers {servers!r} is neither +N with N from 0 to 99999 nor a cluster file\n"
+        assert (result.exit_code, result.stderr) == (2, told)
     assert lived.run("sim", "what-if", "--policies", "fifo", "--predictor", "guess").exit_code == 2
