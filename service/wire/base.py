@@ -25,6 +25,13 @@ IMAGE = r"^[A-Za-z0-9/][^\x00-\x20\x7f]*$"
 
 Text = Annotated[str, Field(max_length=TEXT_MAX, pattern=NO_CONTROLS)]
 Name = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=NO_CONTROLS)]
+AbsolutePath = Annotated[str, Field(max_length=4096, pattern=ABSOLUTE_PATH)]
+EnvName = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=ENV_NAME)]
+LabelKey = Annotated[str, Field(min_length=1, max_length=63, pattern=LABEL_KEY)]
+ServerName = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=SERVER_NAME)]
+UserName = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=USER)]
+ProjectName = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=PROJECT)]
+"""Of users and projects that keys and members are for. A job may name others, and quotas and pauses may be for them."""
 
 _DIGITS = re.compile(r"-?[0-9]+")
 

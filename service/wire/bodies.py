@@ -26,22 +26,22 @@ from service.domain.duration import DurationError, seconds_of
 from service.domain.webhooks import WebhookEvent
 from service.wire import examples
 from service.wire.base import (
-    ABSOLUTE_PATH,
     DIGITS_ALONE,
-    ENV_NAME,
     IMAGE,
-    LABEL_KEY,
     NO_CONTROLS,
     NO_NUL,
     PRINTABLE_ASCII,
-    PROJECT,
-    SERVER_NAME,
     STAGES_MAX,
     TEXT_MAX,
-    USER,
+    AbsolutePath,
     Body,
+    EnvName,
+    LabelKey,
     Name,
+    ProjectName,
+    ServerName,
     Text,
+    UserName,
 )
 from service.wire.plans import PlanBody
 
@@ -110,11 +110,6 @@ Argument = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string", "maxLength": ARGUMENT_MAX, "pattern": NO_NUL}, {"type": "number"}]}),
 ]
 """A text; a number is taken as its text."""
-EnvName = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=ENV_NAME)]
-LabelKey = Annotated[str, Field(min_length=1, max_length=63, pattern=LABEL_KEY)]
-UserName = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=USER)]
-ProjectName = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=PROJECT)]
-"""Of users and projects that keys and members are for. A job may name others, and quotas and pauses may be for them."""
 Moment = Annotated[str, Field(max_length=40, description="ISO 8601 with a zone, as in 2026-03-01T18:00:00Z.")]
 Seconds = Annotated[float, Field(ge=0, le=SECONDS_MAX)]
 
@@ -141,7 +136,6 @@ CycleNumber = Annotated[int, Field(ge=0, le=ID_MAX), DIGITS_ALONE]
 Gpus = Annotated[int, Field(ge=1, le=GPUS_MAX)]
 Degree = Annotated[int, Field(ge=1, le=GPUS_MAX)]
 ElementIndex = Annotated[int, Field(ge=0, le=ID_MAX)]
-AbsolutePath = Annotated[str, Field(max_length=4096, pattern=ABSOLUTE_PATH)]
 Cpus = Annotated[int, Field(ge=1, le=CPUS_MAX)]
 MemoryGib = Annotated[float, Field(gt=0, le=MEMORY_GIB_MAX)]
 Priority = Annotated[int, Field(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]
@@ -449,7 +443,7 @@ class ServerBody(Body):
 
     model_config = ConfigDict(json_schema_extra={"examples": [examples.SERVER]})
 
-    name: Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=SERVER_NAME)]
+    name: ServerName
     gpus: Annotated[int, Field(ge=1, le=1024)]
     gpu_type: Name = "V100"
     rack: Name = "r1"
