@@ -7,12 +7,14 @@ and ``Infinity`` pass as floats: the typed bodies refuse them with their JSON po
 import json
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from pydantic_core import from_json, to_json
 from starlette.types import Message, Receive
 
 from service.api.admission import ticket_of
@@ -78,9 +80,17 @@ def _repeated_keys(document: Any) -> Iterator[Fault]:
 
 def loads(raw: bytes) -> Any:
     """Parse one document. Raises :class:`Problem`: 400 where it is not JSON, 422 where it is ambiguous JSON."""
+    any_long, colons = _LONG_INTEGER in raw.translate(_DIGITS), raw.count(b":")
+    if not any_long and colons <= KEYS_MAX and b"\\" not in raw:
+        # In about half of the time of the reader below, which finds and names the faults. A repeated key is missing in what is
+        # written out again, and its colon with it: no other colon takes its place, because there are no escapes.
+        with suppress(ValueError):
+            found = from_json(raw)
+            if to_json(found).count(b":") == colons:
+                return found
     reader = _Reader()
     # A call for each number would take a third of the time, and hardly any body has a long one.
-    integer = _integer if _LONG_INTEGER in raw.translate(_DIGITS) else None
+    integer = _integer if any_long else None
     try:
         document = json.loads(raw.decode("utf-8"), object_pairs_hook=reader.pairs, parse_int=integer)
     except UnicodeDecodeError as error:
