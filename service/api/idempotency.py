@@ -14,11 +14,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 from fastapi import Depends, Header, Request, Response
 from fastapi.responses import JSONResponse
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, Double, bindparam, delete, select
 from sqlmodel import Session
 
 from service.api.access import origin_of
@@ -29,7 +29,7 @@ from service.db.audit import Entry, Origin, Outcome, record, record_all
 from service.db.dialects import insert_rows, take_locks
 from service.db.group_commit import GroupCommit
 from service.db.session import Database
-from service.db.tables import IDEMPOTENCY_KEYS
+from service.db.tables import IDEMPOTENCY_KEYS, columns
 from service.engine.crash_points import CrashPoint, reached
 from service.wire.base import PRINTABLE_ASCII
 
@@ -53,6 +53,14 @@ class Answer:
     target: str | None = None
     detail: Mapping[str, Any] = field(default_factory=dict)
 
+
+# Statements of every group of requests are built once: to build one takes as long as to run it.
+_OF_KEYS: Final = IDEMPOTENCY_KEYS.c.key.in_(bindparam("keys", expanding=True))
+_NOW_S: Final = bindparam("now_s", type_=Double)
+_KEPT: Final = select(*columns(IDEMPOTENCY_KEYS, "key route body_sha256 status response location")).where(
+    _OF_KEYS, IDEMPOTENCY_KEYS.c.expires_at_s > _NOW_S
+)
+_FORGET_EXPIRED: Final = delete(IDEMPOTENCY_KEYS).where(_OF_KEYS, IDEMPOTENCY_KEYS.c.expires_at_s <= _NOW_S)
 
 Effect = Callable[[Session], Answer]
 """What a request does inside the writing transaction."""
@@ -244,11 +252,8 @@ class Keys:
             return [None] * len(requests)
         if lock:
             take_locks(connection, *(f"key {route} {key}" for key, route in asked))
-        rows = IDEMPOTENCY_KEYS.c
-        statement = select(rows.key, rows.route, rows.body_sha256, rows.status, rows.response, rows.location).where(
-            rows.key.in_({key for key, _ in asked}), rows.expires_at_s > self._now_s()
-        )
-        kept = {(row.key, row.route): row for row in connection.execute(statement)}
+        given = {"keys": [key for key, _ in asked], "now_s": self._now_s()}
+        kept = {(row.key, row.route): row for row in connection.execute(_KEPT, given)}
         return [_kept_answer(kept.get((request.key, request.route)), request) for request in requests]
 
     def _keep(self, connection: Connection, done: Sequence[tuple[KeyedRequest, Answer]]) -> None:
@@ -271,8 +276,7 @@ class Keys:
         if not rows:
             return
         # Expired answers of these keys may not be pruned yet.
-        expired = IDEMPOTENCY_KEYS.c.key.in_({row["key"] for row in rows}) & (IDEMPOTENCY_KEYS.c.expires_at_s <= now_s)
-        connection.execute(delete(IDEMPOTENCY_KEYS).where(expired))
+        connection.execute(_FORGET_EXPIRED, {"keys": [row["key"] for row in rows], "now_s": now_s})
         insert_rows(connection, IDEMPOTENCY_KEYS, rows)
 
 
