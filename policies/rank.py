@@ -75,10 +75,13 @@ def remaining_units(points: Sequence[float], done: float, over_run: OverRun) -> 
 
 
 @lru_cache(maxsize=4096)
-def gittins_units(points: tuple[float, ...], done: float) -> float:
+def gittins_units(points: tuple[float, ...], done: float, alike: int = 1) -> float:
     """min over k of [ sum of (x_i - a) over a < x_i <= x_k, plus n_k (x_k - a) ] / #{ a < x_i <= x_k }, a = ``done``.
 
     ``n_k`` is the number of points beyond x_k. With one point it is x - a: SRPT. Needs a point beyond ``done``. O(M).
+
+    ``alike``: how many jobs, itself included, are known to take about as long as this one as soon as it ends. What is lost if it
+    does not end by x_k is lost once for all of them, so the second term is divided by their number. That is ours.
     """
     alive = [point - done for point in points if point > done]
     total = len(alive)
@@ -88,7 +91,7 @@ def gittins_units(points: tuple[float, ...], done: float) -> float:
         if index + 1 < total and alive[index + 1] == left:
             continue
         finished = index + 1
-        best = min(best, (spent + (total - finished) * left) / finished)
+        best = min(best, (spent + (total - finished) * left / alike) / finished)
     return best
 
 
@@ -101,7 +104,9 @@ def _checkpoint(points: Sequence[float], done: float) -> tuple[float, float]:
     return first * CHECKPOINT_RATIO**steps, first * CHECKPOINT_RATIO ** (steps + 1)
 
 
-def distribution_units(points: tuple[float, ...], done: float, over_run: OverRun) -> tuple[float, int, float | None]:
+def distribution_units(
+    points: tuple[float, ...], done: float, over_run: OverRun, alike: int = 1
+) -> tuple[float, int, float | None]:
     """The rank of a distribution in units, its slope, and the progress at which to compute it again.
 
     A step function of ``done``: the Gittins index at the last geometric checkpoint. Where ``done`` has just passed a
@@ -117,11 +122,11 @@ def distribution_units(points: tuple[float, ...], done: float, over_run: OverRun
             at = _checkpoint(points, math.nextafter(newest, 0.0))[0]
             if at >= newest:
                 at /= CHECKPOINT_RATIO
-            return gittins_units(points, at), 0, newest * GRACE_RATIO
+            return gittins_units(points, at, alike), 0, newest * GRACE_RATIO
     if at >= points[-1]:
         units, refresh = remaining_units(points, done, over_run)
         return units, -1 if refresh is not None else +1, refresh
-    return gittins_units(points, at), 0, following
+    return gittins_units(points, at, alike), 0, following
 
 
 def seconds_per_unit(job: JobView, estimate: Estimate) -> float | None:
@@ -136,10 +141,10 @@ def attained_rank(job: JobView, now_s: float, gpus: int) -> Rank:
     return Rank(job.attained_service_s(now_s) / gpus, +1)
 
 
-def remaining_work_rank(job: JobView, now_s: float, gpus: int, over_run: OverRun) -> Rank:
+def remaining_work_rank(job: JobView, now_s: float, gpus: int, over_run: OverRun, alike: int = 1) -> Rank:
     """Remaining virtual work under the job's estimate; attained service where there is no (trusted) estimate.
 
-    ``gpus`` is G. O(M) in the number of sample points.
+    ``gpus`` is G; ``alike`` as in :func:`gittins_units`. O(M) in the number of sample points.
     """
     estimate = job.estimate
     if estimate is None or not estimate.trusted:
@@ -154,7 +159,7 @@ def remaining_work_rank(job: JobView, now_s: float, gpus: int, over_run: OverRun
         units, refresh = remaining_units(points, done, over_run)
         slope = -1 if refresh is not None else +1
     else:
-        units, slope, refresh = distribution_units(points, done, over_run)
+        units, slope, refresh = distribution_units(points, done, over_run, alike)
     return Rank(units * scale, slope * _pace(job, estimate.unit, unit_s), refresh)
 
 

@@ -11,6 +11,7 @@ virtual work, and better jobs displace running ones.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from policies.decision.plan import Plan
@@ -18,7 +19,7 @@ from policies.decision.preemption import PreemptionContext
 from policies.decision.server_filling import fill_servers
 from policies.model.decision import Change, ChangeKind
 from policies.model.ids import JobId
-from policies.model.reasons import Reason
+from policies.model.reasons import ALIKE_RUNS, Explanation, Reason
 from policies.model.view import ClusterView, JobView
 from policies.options import (
     GUARD_OPTIONS,
@@ -36,13 +37,19 @@ from policies.rank import Rank, attained_rank, expected_remaining_s, remaining_w
 from policies.ranked import RankedPolicy
 from policies.relaxation import VirtualMachine
 from policies.state.gang_mix import GangMix
+from policies.state.pilots import Pilots
 from policies.state.scheduler_state import SchedulerState
+
+_PILOTS_CHANGE = frozenset(
+    {ChangeKind.ARRIVED, ChangeKind.WITHDRAWN, ChangeKind.ESTIMATED, ChangeKind.VACATED, ChangeKind.FINISHED}
+)
+"""After which a job may compete as a run of its program, or may not any more."""
 
 
 class AsrptState(SchedulerState):
-    """The state, the virtual machine with the jobs it has released, and the mix of gangs that arrive."""
+    """The state, the virtual machine with the jobs it has released, the mix of gangs that arrive, and the pilots of programs."""
 
-    __slots__ = ("machine", "mix", "released_at_s")
+    __slots__ = ("machine", "mix", "pilots", "released_at_s")
 
     def __init__(self, view: ClusterView, options: Options) -> None:
         """The virtual machine is idle."""
@@ -50,6 +57,7 @@ class AsrptState(SchedulerState):
         self.machine = VirtualMachine(view.now_s)
         self.released_at_s: dict[JobId, float] = {}
         self.mix = GangMix()
+        self.pilots = Pilots()
 
     def dump(self) -> dict[str, Any]:
         """Delays, the virtual schedule and the mix of gangs: none follows from the jobs."""
@@ -90,9 +98,10 @@ class Asrpt(RankedPolicy):
 
     def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
         """Remaining virtual work; without preemption, virtual work or virtual completion time by the option ``order``."""
-        if self.options.preemption is not Preemption.NEVER:
-            return remaining_work_rank(job, view.now_s, state.gpus, self.options.over_run)
         assert isinstance(state, AsrptState)
+        if self.options.preemption is not Preemption.NEVER:
+            alike = state.pilots.alike(job.id)
+            return remaining_work_rank(job, view.now_s, state.gpus, self.options.over_run, alike)
         if self.options.order is Order.VIRTUAL and job.id in state.released_at_s:
             return Rank(state.released_at_s[job.id], 0)
         return Rank(_virtual_work_s(view, job, state), 0)
@@ -100,6 +109,9 @@ class Asrpt(RankedPolicy):
     def restore(self, view: ClusterView, state: SchedulerState, dump: dict[str, Any]) -> None:
         """Restore the virtual machine and the mix of gangs from the dump; jobs that are not in the dump are new."""
         assert isinstance(state, AsrptState)
+        if self.options.preemption is not Preemption.NEVER:
+            for each in view.jobs.values():
+                state.pilots.note(each)
         state.mix = GangMix(**dump.get("mix", {}))
         if self._watches_the_mix:
             state.mix.count(view, [job for job in view.jobs.values() if job.id > state.mix.last])
@@ -120,8 +132,14 @@ class Asrpt(RankedPolicy):
                 self.on_withdrawal(job.id, state)
 
     def observe(self, view: ClusterView, changes: Sequence[Change], state: SchedulerState) -> bool:
-        """Count the gangs that have arrived. While servers are filled, jobs do not displace others one by one."""
+        """Note the runs that come and go, and count the gangs that have arrived. While servers are filled, jobs do not displace
+        others one by one.
+        """
         assert isinstance(state, AsrptState)
+        if self.options.preemption is not Preemption.NEVER:
+            for change in changes:
+                if change.kind in _PILOTS_CHANGE and change.job is not None and change.job in view.jobs:
+                    state.pilots.note(view.jobs[change.job])
         if not self._watches_the_mix:
             return False
         arrived = [view.jobs.get(each.job) for each in changes if each.kind is ChangeKind.ARRIVED and each.job]
@@ -159,12 +177,19 @@ class Asrpt(RankedPolicy):
         state.released_at_s.pop(job, None)
 
     def before(self, view: ClusterView, state: SchedulerState, plan: Plan) -> bool:
-        """Let the virtual machine run up to now, and decide again at its next completion."""
+        """Let the virtual machine run up to now, and decide again at its next completion; or rank pilots again."""
+        assert isinstance(state, AsrptState)
         if self.options.preemption is Preemption.NEVER:
-            assert isinstance(state, AsrptState)
             self._release(view, state)
             plan.wake_at(state.machine.next_completion_s())
-        return False
+            return False
+        easier = False
+        for job_id in state.pilots.changed():
+            if job_id in state.waiting:
+                self.on_arrival(view, view.jobs[job_id], state)
+            elif job_id in state.running.keys:
+                easier |= self.index_running(view, view.jobs[job_id], state)
+        return easier
 
     def on_resize(self, view: ClusterView, state: SchedulerState, gpus_before: int) -> bool:
         """Virtual seconds are seconds of the whole cluster: rescale what is left on the virtual machine."""
@@ -172,6 +197,12 @@ class Asrpt(RankedPolicy):
         self._release(view, state)
         state.machine.rescale(gpus_before / state.gpus)
         return RankedPolicy.on_resize(self, view, state, gpus_before)
+
+    def explain(self, view: ClusterView, state: SchedulerState, job: JobId) -> Explanation:
+        """As in other policies, with the number of runs that learn from this one."""
+        assert isinstance(state, AsrptState)
+        found, alike = RankedPolicy.explain(self, view, state, job), state.pilots.alike(job)
+        return found if alike == 1 else replace(found, numbers={**found.numbers, ALIKE_RUNS: alike})
 
     def queue_note(self, state: SchedulerState) -> str:
         """While servers are filled, the gang size matters beside the rank; with early releases the virtual completion does."""

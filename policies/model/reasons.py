@@ -115,6 +115,9 @@ _NOT_RETRYABLE = frozenset(
 PROMISED_END = "promised_end_s"
 """In the numbers of an explanation: the end that a policy has promised the job, in seconds on the engine's clock."""
 
+ALIKE_RUNS = "alike_runs"
+"""Likewise: how many runs of its program rank the job, the first of them, as worth more than its own end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Explanation:

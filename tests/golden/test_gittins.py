@@ -39,6 +39,10 @@ def test_by_hand() -> None:
     # Stop at 1: (1 + 3) / 3 = 4/3 a job; stop at 10: (3 + 10) / 4. Past 1, one job of 10 is left: 9.
     assert gittins_units((1.0, 1.0, 1.0, 10.0), 0.0) == pytest.approx(4 / 3)
     assert gittins_units((1.0, 1.0, 1.0, 10.0), 1.0) == 9.0
+    # Stopping at 2 costs the first of ten that take as long (2 + 30 / 10) / 1 = 5 a job. Alone it waits for the end: 452 / 16.
+    skewed = (2.0, *[30.0] * 15)
+    assert gittins_units(skewed, 0.0) == pytest.approx((2 + 15 * 30) / 16)
+    assert gittins_units(skewed, 0.0, 10) == pytest.approx(2 + 15 * 2 / 10)
     # (2 + 2) / 1 = 4 beats nothing here: (2 + 3) / 2 = 2.5.
     assert gittins_units((2.0, 3.0), 0.0) == 2.5
 
