@@ -146,7 +146,7 @@ class LossCurves:
         experts = program.experts(curve, reported.iterations, served)
         if experts is None:
             return None
-        [combined] = program.weights.combine(program.bucket, experts[None])
+        [combined] = program.weights.average(program.bucket, experts[None])
         weight = float(program.weights.weights(program.bucket)[CURVE, _MIDDLE])
         return CurveAnswer(estimate_points(combined), weight, len(program.log_totals))
 
@@ -155,7 +155,7 @@ def _score(program: _Program, curve: LossCurve, iterations: float, served: Array
     """Learn from what the experts would have said of an ended run when it had done so many iterations."""
     experts = program.experts(curve, iterations, served)
     if experts is not None:
-        [combined] = program.weights.combine(program.bucket, experts[None])
+        [combined] = program.weights.average(program.bucket, experts[None])
         at = at_levels(np.array([*experts, combined]), LEARNT)
         program.weights.observe(program.bucket, log_total, at[:-1], at[-1], 1.0)
 

@@ -200,6 +200,14 @@ class Served:
         return self.quantiles[run.test_start :]
 
 
+class HeadTest(NamedTuple):
+    """The test run of a head, what was served in it, and what would have been served ``without`` models."""
+
+    run: Run
+    served: Served
+    without: Served
+
+
 def serve(run: Run, experts: Sequence[str] | None = None) -> Served:
     """Aggregate the predictions of a run (None: of all its experts) as the live predictor does: with what has ended by each
     submission, and how far the others have come, as if each ran without interruption until its end. Where the ended jobs show

@@ -16,9 +16,8 @@ import numpy as np
 
 from policies.model.estimate import Unit
 from predictor.dataset import UNITS, Example
-from predictor.experts import BASIC
 from predictor.intervals import Array, estimate_points
-from predictor.prequential import Run, Served, label_of, serve
+from predictor.prequential import HeadTest, Run, Served, label_of, serve
 from predictor.rows import EndedRow, open_text, row_from_dict, row_to_dict
 from predictor.training import TrainedHead, TrainedModel
 
@@ -41,16 +40,16 @@ class SheetJob:
 
 def write_sheet(
     path: Path,
-    tested: Mapping[Unit, tuple[Run, Served]],
+    tested: Mapping[Unit, HeadTest],
     champion: TrainedModel | None,
     jobs_max: int,
 ) -> int:
     """Write the ``jobs_max`` newest tested jobs, in order of submission; returns how many."""
     predicted: dict[int, dict[Unit, dict[str, Array]]] = {}
     examples: dict[int, dict[Unit, Example]] = {}
-    for unit, (run, served) in tested.items():
-        arms = _points_by_arm(unit, run, served, champion)
-        for row, example in enumerate(run.examples[run.test_start :]):
+    for unit, test in tested.items():
+        arms = _points_by_arm(unit, test, champion)
+        for row, example in enumerate(test.run.examples[test.run.test_start :]):
             examples.setdefault(example.submission.job, {})[unit] = example
             predicted.setdefault(example.submission.job, {})[unit] = {arm: points[row] for arm, points in arms.items()}
     # A job with a label of iterations also has one of seconds, and a replay needs the seconds.
@@ -82,17 +81,16 @@ def _line(units: Mapping[Unit, Example], predicted: Mapping[Unit, Mapping[str, A
     return {"row": row_to_dict(row), "unit": unit.value, "said": points}
 
 
-def _points_by_arm(unit: Unit, run: Run, served: Served, champion: TrainedModel | None) -> dict[str, Array]:
+def _points_by_arm(unit: Unit, test: HeadTest, champion: TrainedModel | None) -> dict[str, Array]:
     """Per arm the points of each test row of a head."""
-    arms = {BASELINES: serve(run, BASIC), NEW: served}
+    arms = {BASELINES: test.without, NEW: test.served}
     if champion is not None:
-        arms[CHAMPION] = _of_champion(run, champion.heads.get(unit), champion.trained_until_s)
-    return {arm: estimate_points(each.tested(run)) for arm, each in arms.items()}
+        head = champion.heads.get(unit)
+        arms[CHAMPION] = test.without if head is None else _of_champion(test.run, head, champion.trained_until_s)
+    return {arm: estimate_points(each.tested(test.run)) for arm, each in arms.items()}
 
 
-def _of_champion(run: Run, head: TrainedHead | None, trained_until_s: float) -> Served:
-    if head is None:
-        return serve(run, BASIC)
+def _of_champion(run: Run, head: TrainedHead, trained_until_s: float) -> Served:
     quantiles = run.quantiles.copy()
     fresh = [row for row, each in enumerate(run.examples) if each.submission.submitted_at_s > trained_until_s]
     if fresh:

@@ -25,7 +25,7 @@ from policies.model.estimate import Unit
 from predictor import artifacts, replay_sheet
 from predictor.artifacts import ModelVersion, model_version
 from predictor.errors import ArtifactError, TrainingError
-from predictor.prequential import Run, Served
+from predictor.prequential import HeadTest
 from predictor.rows import RowError, newest_by_submission, read_jsonl
 from predictor.training import TrainedModel, train
 
@@ -71,10 +71,10 @@ def main(arguments: list[str] | None = None) -> int:
     if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
         print(f"--out {options.out}: exists and is not an empty folder", file=sys.stderr)
         return 2
-    tested: dict[Unit, tuple[Run, Served]] = {}
+    tested: dict[Unit, HeadTest] = {}
 
-    def keep(unit: Unit, run: Run, served: Served) -> None:
-        tested[unit] = (run, served)
+    def keep(unit: Unit, test: HeadTest) -> None:
+        tested[unit] = test
 
     try:
         rows = newest_by_submission(read_jsonl(options.input), HISTORY_ROWS_MAX)

@@ -133,11 +133,11 @@ def judge(metrics: Mapping[str, Mapping[str, Any]]) -> Verdict:
     return Verdict(not reasons, tuple(reasons))
 
 
-Tested = Callable[[Unit, prequential.Run, prequential.Served], None]
-"""Called with the test run of each head and what was served in it, by which the gate judged."""
+OnTested = Callable[[Unit, prequential.HeadTest], None]
+"""Called with the test of each head, by which the gate judged."""
 
 
-def train_head(unit: Unit, examples: Sequence[Example], seed: int, on_tested: Tested | None = None) -> TrainedHead:
+def train_head(unit: Unit, examples: Sequence[Example], seed: int, on_tested: OnTested | None = None) -> TrainedHead:
     """Evaluate prequentially, judge, then fit every model on all of the examples (sorted by submission)."""
     test_rows = min(int(len(examples) * TEST_RATIO), TEST_ROWS_MAX)
     outcome = prequential.run(
@@ -148,13 +148,13 @@ def train_head(unit: Unit, examples: Sequence[Example], seed: int, on_tested: Te
         seed=seed,
         warm_rows_max=TEST_ROWS_MAX,
     )
-    served = prequential.serve(outcome)
+    served, without = prequential.serve(outcome), prequential.serve(outcome, BASIC)
     if on_tested is not None:
-        on_tested(unit, outcome, served)
+        on_tested(unit, prequential.HeadTest(outcome, served, without))
     tested = {
         **outcome.tested,
         AGGREGATION: served.tested(outcome),
-        WITHOUT_MODELS: prequential.serve(outcome, BASIC).tested(outcome),
+        WITHOUT_MODELS: without.tested(outcome),
     }
     metrics = {name: by_history(outcome.labels, quantiles, outcome.buckets) for name, quantiles in tested.items()}
     usable = [example for example in examples if example.base == example.base]
@@ -183,7 +183,7 @@ def _too_few(labelled: int, usable: int) -> str:
     return f"{needed} that were submitted after the end of another one (got {usable} of {labelled})"
 
 
-def train(rows: Iterable[EndedRow], *, seed: int, on_tested: Tested | None = None) -> TrainedModel:
+def train(rows: Iterable[EndedRow], *, seed: int, on_tested: OnTested | None = None) -> TrainedModel:
     """Train from ended jobs, sorted by submission. Streams: memory holds the newest 40,000 examples of each head.
 
     Raises :class:`TrainingError` where no head has enough labelled jobs.

@@ -153,6 +153,16 @@ def test_two_experts_that_disagree_leave_a_median_that_one_of_them_believes_and_
     assert high > hour
 
 
+def test_the_average_of_two_experts_lies_between_them_and_is_as_sharp_as_each() -> None:
+    minute, hour = math.log(60.0), math.log(3_600.0)
+    pair = _quantiles([minute, hour], spread=0.1)
+    asleep = np.stack([np.full(len(LEVELS), math.nan), pair[1]])
+    averaged = [Aggregation(("minute", "hour")).average(0, each[None])[0] for each in (pair, asleep)]
+    between = PRIOR_BASE * minute + (1.0 - PRIOR_BASE) * hour
+    assert averaged[0] == pytest.approx(_quantiles([between], spread=0.1)[0])
+    assert averaged[1] == pytest.approx(pair[1])
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10_000))
 def test_what_is_served_at_the_learnt_levels_are_the_quantiles_of_the_mixture(seed: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 from policies.model.estimate import Unit
 from predictor.experts import BASIC
 from predictor.intervals import estimate_points
-from predictor.prequential import Run, Served, serve
+from predictor.prequential import HeadTest, serve
 from predictor.replay_sheet import BASELINES, CHAMPION, NEW, read_sheet, write_sheet
 from predictor.rows import ended_row
 from predictor.training import TrainedModel, train
@@ -18,16 +18,15 @@ from tests.unit.predictor.predictor_history import recurring_history
 
 HISTORY = recurring_history(240, reports=False)
 OLD_ROWS = 190
-Tested = Mapping[Unit, tuple[Run, Served]]
 
 
 @cache
-def _trained() -> tuple[Tested, TrainedModel]:
+def _trained() -> tuple[Mapping[Unit, HeadTest], TrainedModel]:
     """The test of a model, and the champion of 50 jobs ago."""
-    tested: dict[Unit, tuple[Run, Served]] = {}
+    tested: dict[Unit, HeadTest] = {}
 
-    def keep(unit: Unit, run: Run, served: Served) -> None:
-        tested[unit] = (run, served)
+    def keep(unit: Unit, test: HeadTest) -> None:
+        tested[unit] = test
 
     train(map(ended_row, HISTORY), seed=3, on_tested=keep)
     return tested, train(map(ended_row, HISTORY[:OLD_ROWS]), seed=4)
@@ -35,7 +34,7 @@ def _trained() -> tuple[Tested, TrainedModel]:
 
 def test_the_new_model_answers_as_in_its_test_and_the_baselines_without_any(tmp_path: Path) -> None:
     tested, _ = _trained()
-    ((run, served),) = tested.values()
+    ((run, served, _),) = tested.values()
     write_sheet(tmp_path / "sheet.jsonl", tested, None, 10)
     sheet = list(read_sheet(tmp_path / "sheet.jsonl"))
     newest = sorted(run.examples[run.test_start :], key=lambda each: each.ended_at_s)[-10:]
@@ -53,7 +52,7 @@ def test_the_new_model_answers_as_in_its_test_and_the_baselines_without_any(tmp_
 
 def test_the_champion_answers_itself_only_for_what_it_had_not_seen(tmp_path: Path) -> None:
     tested, champion = _trained()
-    ((run, _),) = tested.values()
+    ((run, _, _),) = tested.values()
     path = tmp_path / "sheet.jsonl.gz"
     assert write_sheet(path, tested, champion, 1000) == 96
     sheet = list(read_sheet(path))
