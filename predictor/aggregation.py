@@ -268,7 +268,7 @@ class Aggregation:
     def average(self, bucket: int, quantiles: Array) -> Array:
         """The weighted mean (jobs, 25) of the experts' quantiles (jobs, experts, 25), ascending; sleeping as in :meth:`combine`.
 
-        For experts that differ less than a mixture spreads: one that is nearly always right gets nearly all of the answer then.
+        Where one expert may be nearly right by itself: a mixture would widen its answer by the spread of the others.
         """
         return np.sort(_mean(quantiles, self._awake(bucket, ~np.isnan(quantiles[..., :1]))), axis=-1)
 
@@ -281,8 +281,8 @@ class Aggregation:
         return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
     def observe(self, bucket: int, label: float, quantiles: Array, served: Array, share: float) -> None:
-        """A job ended with this log ``label``: the experts (experts, 9) and the mixture (9) had predicted it at the learnt
-        levels. ``share``: how much it counts (:class:`Bursts`). O(experts).
+        """A job ended with this log ``label``: the experts (experts, 9) had predicted it at the learnt levels, and what was
+        served (9). ``share``: how much it counts (:class:`Bursts`). O(experts).
         """
         regret = self._clipped((label < served) - LEARNT, served, quantiles) * share
         kept = (1.0 - _FORGETTING * share)[:, None, None]

@@ -34,29 +34,28 @@ class Pilots:
         program = self._programs.get(job)
         if program is None:
             return 1
-        runs = self._runs[program]
-        return 1 << (len(runs).bit_length() - 1) if runs[0] == job else 1
+        pilot = _pilot(self._runs[program])
+        return pilot[1] if pilot is not None and pilot[0] == job else 1
 
     def note(self, job: JobView) -> None:
         """The job has arrived, has left, or has another estimate."""
         known, program = self._programs.get(job.id), _program(job)
         if program == known:
             return
-        for each in (known, program):
-            if each is None:
-                continue
-            runs = self._runs.get(each)
-            pilot = runs[0] if runs else None
-            alike = 1 if pilot is None else self.alike(pilot)
-            if each is known:
-                self._leave(job.id, each)
-            else:
-                self._join(job.id, each)
-            runs = self._runs.get(each)
-            if runs and (runs[0] != pilot or self.alike(runs[0]) != alike):
-                self._changed[runs[0]] = None
-                if pilot is not None:
-                    self._changed[pilot] = None
+        if known is not None:
+            runs = self._runs[known]
+            before = _pilot(runs)
+            del self._programs[job.id]
+            runs.remove(job.id)
+            if len(runs) == 0:
+                del self._runs[known]
+            self._compare(before, _pilot(runs))
+        if program is not None:
+            runs = self._runs.setdefault(program, SortedList())
+            before = _pilot(runs)
+            self._programs[job.id] = program
+            runs.add(job.id)
+            self._compare(before, _pilot(runs))
 
     def changed(self) -> Sequence[JobId]:
         """The jobs whose number of alike runs has changed since the last call, ascending; some may have ended."""
@@ -64,16 +63,16 @@ class Pilots:
         self._changed.clear()
         return found
 
-    def _join(self, job: JobId, program: Program) -> None:
-        self._programs[job] = program
-        self._runs.setdefault(program, SortedList()).add(job)
+    def _compare(self, before: tuple[JobId, int] | None, now: tuple[JobId, int] | None) -> None:
+        if now != before:
+            for each in (before, now):
+                if each is not None:
+                    self._changed[each[0]] = None
 
-    def _leave(self, job: JobId, program: Program) -> None:
-        del self._programs[job]
-        runs = self._runs[program]
-        runs.remove(job)
-        if not runs:
-            del self._runs[program]
+
+def _pilot(runs: SortedList[JobId]) -> tuple[JobId, int] | None:
+    """The pilot of these runs, and how many learn from it; None without runs."""
+    return (runs[0], 1 << (len(runs).bit_length() - 1)) if len(runs) else None
 
 
 def _program(job: JobView) -> Program | None:
