@@ -40,10 +40,10 @@ from policies.state.gang_mix import GangMix
 from policies.state.pilots import Pilots
 from policies.state.scheduler_state import SchedulerState
 
-_PILOTS_CHANGE = frozenset(
-    {ChangeKind.ARRIVED, ChangeKind.WITHDRAWN, ChangeKind.ESTIMATED, ChangeKind.VACATED, ChangeKind.FINISHED}
-)
-"""After which a job may compete as a run of its program, or may not any more."""
+_PILOTS_CHANGE = frozenset({ChangeKind.ARRIVED, ChangeKind.WITHDRAWN, ChangeKind.ESTIMATED, ChangeKind.VACATED})
+"""After which a job may compete as a run of its program, or may not any more. One that ends has been withdrawn or has vacated its
+GPUs.
+"""
 
 
 class AsrptState(SchedulerState):

@@ -52,3 +52,44 @@ def test_the_next_run_is_the_first_one_while_that_is_held() -> None:
 def test_a_service_that_starts_again_has_the_same_first_run() -> None:
     story = behind_another(recurrence_key="sweep").until(10)
     story.restart().until(50).finishes("running").starts("a")
+
+
+def test_the_next_run_is_the_first_one_when_that_has_ended() -> None:
+    story = behind_another(recurrence_key="sweep")
+    story.job("e", runs_s=100, predicted=SHORT_OR_LONG, recurrence_key="sweep")
+    story.to_the_end().starts("a", "b", "other", "c", "d", "e")
+
+
+def test_the_next_run_is_the_first_one_when_that_was_cancelled_before_it_started() -> None:
+    story = behind_another(recurrence_key="sweep")
+    story.job("e", runs_s=100, predicted=SHORT_OR_LONG, recurrence_key="sweep").until(10)
+    story.cancel("a").until(50).finishes("running").starts("b")
+
+
+def test_runs_count_from_when_their_estimates_are_distributions() -> None:
+    story = cluster("1x2", policy("asrpt"))
+    story.job("running", runs_s=50).job("brief", runs_s=10).until(0).starts("running", "brief")
+    story.job("other", gpus=2, runs_s=200)
+    for run in "abcd":
+        points = SHORT_OR_LONG if run == "a" else (250.0,)
+        story.job(run, gpus=2, runs_s=100, predicted=points, recurrence_key="sweep")
+    story.until(5)
+    story.told.outdated = [story.ids[run] for run in "bcd"]
+    story.told.points |= {story.ids[run]: SHORT_OR_LONG for run in "bcd"}
+    story.until(50).finishes("brief", "running").starts("a")
+
+
+def test_a_running_job_ranks_by_the_runs_that_are_left() -> None:
+    """After 70 seconds it ranks as about 57 while it is the first of four, and as about 113 when the others are cancelled."""
+    for cancelled in ("", "bcd"):
+        story = cluster("1x1", policy("asrpt", preemption="always"))
+        for run in "abcd":
+            story.job(run, runs_s=100, predicted=SHORT_OR_LONG, recurrence_key="sweep")
+        story.until(68).starts("a")
+        for run in cancelled:
+            story.cancel(run)
+        story.job("other", at_s=70, runs_s=100).until(70)
+        if cancelled:
+            story.preempts("a").starts("other")
+        else:
+            story.preempts().starts()

@@ -130,6 +130,14 @@ def test_where_losses_say_nothing_they_weigh_little() -> None:
     assert useless.weight < 0.2 < 0.9 < useful.weight
 
 
+def test_before_any_comparison_the_answer_is_nine_tenths_of_the_first_prediction_and_a_tenth_of_the_runs() -> None:
+    """The mean of quantiles: the median of a mixture would be the first prediction itself."""
+    learner = _taught([(200.0, _curve(200.0, 20.0))] * RUNS_MIN)
+    answer = learner.answer(_reported(_curve(20.0, 20.0), 20.0), np.full(POINTS, math.log(1_000.0)))
+    assert answer is not None
+    assert answer.log_points == pytest.approx(0.9 * math.log(1_000.0) + 0.1 * math.log(200.0))
+
+
 def test_a_prediction_that_knows_the_total_is_not_given_up() -> None:
     """Totals differ by a factor of ten, but the command line says which one it is: from the first answer on it must count."""
     totals = 100.0 * 10.0 ** np.random.default_rng(3).random(12)

@@ -177,8 +177,8 @@ def test_a_dry_run_says_where_gpus_are_free(cli: CliWorld, free: dict[str, int],
 
 def test_a_dry_run_of_an_older_service_says_whether(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     plans = cli.client.jobs.plan(PLAIN)
-    del plans["plans"][0]["placement_now"]  # type: ignore[misc]
-    monkeypatch.setattr(Jobs, "plan", lambda self, body: plans)
+    older = {key: value for key, value in plans["plans"][0].items() if key != "placement_now"}
+    monkeypatch.setattr(Jobs, "plan", lambda self, body: {**plans, "plans": [older]})
     result = cli.run("job", "submit", "--dry-run", "--name", "a", "-o", "FREE NOW", "--", "true")
     assert result.stdout.split("\n")[1] == "yes"
 
