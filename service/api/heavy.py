@@ -41,44 +41,21 @@ PARSING: Final = Threads("threads of large bodies", 1)
 """It computes without a pause, and so delays every other thread; two of them would double that."""
 
 
-class _Turns(asyncio.Lock):
-    """Whose turn it is, and how many wait for theirs."""
-
-    waiting = 0
-
-
-_TURNS: Final = RunVar[_Turns]("turns to compute in the event loop")
-
-
-def _turns() -> _Turns:
-    try:
-        return _TURNS.get()
-    except LookupError:
-        made = _Turns()
-        _TURNS.set(made)
-        return made
-
-
-def more_wait() -> bool:
-    """Whether others wait for :func:`in_turn`."""
-    return _turns().waiting > 0
+_TURN: Final = RunVar[asyncio.Lock]("turn to compute in the event loop")
 
 
 @asynccontextmanager
 async def in_turn() -> AsyncIterator[None]:
     """Compute in the event loop, but after all who came before, and one in each pass of the loop: others are answered between."""
-    turns = _turns()
-    turns.waiting += 1
     try:
-        await turns.acquire()
-    finally:
-        turns.waiting -= 1
-    try:
+        turn = _TURN.get()
+    except LookupError:
+        turn = asyncio.Lock()
+        _TURN.set(turn)
+    async with turn:
         # Else whoever runs in the same pass would find the lock free.
         await asyncio.sleep(0)
         yield
-    finally:
-        turns.release()
 
 
 def heavy(endpoint: Endpoint) -> Endpoint:

@@ -23,7 +23,6 @@ from sqlmodel import Session
 
 from service.api.access import origin_of
 from service.api.audited import action_of, target_of
-from service.api.heavy import more_wait
 from service.api.problems import Problem, ProblemType
 from service.db.audit import Entry, Origin, Outcome, record, record_all
 from service.db.dialects import insert_rows, take_locks
@@ -175,7 +174,7 @@ class Keys:
     async def run_joint(self, request: KeyedRequest, effect: "BatchedEffect[Any]") -> Response:
         """As :meth:`run` for an effect that is prepared, without a thread that waits for the commit."""
         with self._alone(request):
-            answer, replayed = await self._commits.run_joint(_Write(self, request, effect), self.transact, more_wait)
+            answer, replayed = await self._commits.run_joint(_Write(self, request, effect), self.transact)
             reached(CrashPoint.REQUEST_COMMITTED)
         return _response(answer, replayed=replayed)
 

@@ -32,10 +32,6 @@ HELD_S_MAX = 0.05
 """Time after which a transaction accepts no further write: a scheduling cycle may be waiting for the write lock. On PostgreSQL
 it accepts none after the first batch, because another service may lock the same rows in the opposite order."""
 
-GATHERED_S_MAX = 0.02
-"""Time for which a joint write waits for others that follow at once: most of the cost of a transaction is the same for one write
-and for sixteen."""
-
 Result = TypeVar("Result")
 
 Write = Callable[[Session], Result]
@@ -96,39 +92,23 @@ class GroupCommit:
             with self._database.writing() as session:
                 return effect(session)
         member = _Member(effect, together)
-        with self._mutex:
-            self._waiting.append(member)
-        self._begin()
+        self._add(member)
         member.wait()
         return member.outcome()
 
-    async def run_joint(
-        self, effect: Write[Result], together: Together[Result], more_follow: Callable[[], bool] = lambda: False
-    ) -> Result:
-        """As :meth:`run` for a joint write. The write goes on if the coroutine is cancelled.
-
-        While ``more_follow`` says that the event loop is about to add others, it waits for them, for at most
-        :data:`GATHERED_S_MAX`.
-        """
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
+    async def run_joint(self, effect: Write[Result], together: Together[Result]) -> Result:
+        """As :meth:`run` for a joint write. The write goes on if the coroutine is cancelled."""
+        future = asyncio.get_running_loop().create_future()
         member = _Member(effect, together, future)
-        with self._mutex:
-            self._waiting.append(member)
-        self._gather(loop, more_follow, time.monotonic() + GATHERED_S_MAX)
+        self._add(member)
         await future
         return member.outcome()
 
-    def _gather(self, loop: asyncio.AbstractEventLoop, more_follow: Callable[[], bool], until_s: float) -> None:
-        if more_follow() and len(self._waiting) < MEMBERS_MAX and time.monotonic() < until_s:
-            loop.call_soon(self._gather, loop, more_follow, until_s)
-        else:
-            self._begin()
-
-    def _begin(self) -> None:
+    def _add(self, member: _Member[Any]) -> None:
         with self._mutex:
-            begins = bool(self._waiting) and not self._committing
-            self._committing = self._committing or begins
+            self._waiting.append(member)
+            begins = not self._committing
+            self._committing = True
         if begins:
             self._thread.submit(self._commit_all)
 

@@ -236,35 +236,6 @@ def test_coroutines_share_the_commit_of_threads_and_one_that_is_cancelled_writes
     assert _names(any_database) == {"held", "n0", "n2", "n3"}
 
 
-def test_a_joint_write_waits_for_those_that_follow_at_once_but_not_for_long(any_database: Database) -> None:
-    group = GroupCommit(any_database)
-    commits: list[object] = []
-    more = True
-
-    def together(session: Session, effects: Sequence[Callable[[Session], str]]) -> list[str]:
-        return [effect(session) for effect in effects]
-
-    async def some(names: list[str], last: bool) -> list[str]:
-        nonlocal more
-        more = True
-        writes = [
-            asyncio.create_task(group.run_joint(_put(name), together, more_follow=lambda: more)) for name in names
-        ]
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert not commits
-        more = not last
-        return await asyncio.gather(*writes)
-
-    event.listen(any_database.engine, "commit", commits.append)
-    assert asyncio.run(some(["a", "b", "c"], last=True)) == ["a", "b", "c"]
-    assert len(commits) == 1
-    commits.clear()
-    assert asyncio.run(some(["d", "e"], last=False)) == ["d", "e"]
-    assert len(commits) == 1
-    assert _names(any_database) == {"a", "b", "c", "d", "e"}
-
-
 def _one_fails(url: str, kinds: list[str]) -> None:
     database = open_database(url)
     with database.writing() as session:
