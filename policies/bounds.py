@@ -11,7 +11,7 @@ on pooled or separate servers) has a mean JCT below the greatest of
    least sum of mean busy times, M (the linear-programming argument of Goemans and others for release dates).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
 from math import fsum, isfinite
@@ -59,35 +59,20 @@ def lower_bound(jobs: Sequence[BoundJob], gpus: int) -> Bounds:
     releases_s = [job.release_s for job in ordered]
     works_s = [job.gpus * job.duration_s / gpus for job in ordered]
     duration_s = fsum(job.duration_s for job in jobs) / len(jobs)
-    srpt_s = _srpt_flow_s(releases_s, works_s) / len(jobs)
-    mean_busy_s = _least_mean_busy_flow_s(releases_s, works_s) / len(jobs) + duration_s / 2
+    srpt_s = _flow_s(releases_s, works_s, by_remaining=True) / len(jobs)
+    mean_busy_s = _flow_s(releases_s, works_s, by_remaining=False) / len(jobs) + duration_s / 2
     return Bounds(len(jobs), gpus, max(srpt_s, duration_s, mean_busy_s), srpt_s, duration_s, mean_busy_s)
 
 
-def _srpt_flow_s(releases_s: Sequence[float], works_s: Sequence[float]) -> float:
-    """Sum of (completion - release) under SRPT on one machine; releases ascend."""
-    slices = _slices(releases_s, works_s, by_remaining=True)
-    return fsum(start_s + slice_s - releases_s[job] for job, start_s, slice_s, completes in slices if completes)
+def _flow_s(releases_s: Sequence[float], works_s: Sequence[float], *, by_remaining: bool) -> float:
+    """Sum of flow times on one machine that always runs the available job of least work; releases ascend. O(n log n).
 
-
-def _least_mean_busy_flow_s(releases_s: Sequence[float], works_s: Sequence[float]) -> float:
-    """Sum of (mean busy time - release) when the available job of least original work always runs; releases ascend."""
-    # A slice of job j adds (its middle - r_j) * (its share of p_j) to M_j - r_j.
-    return fsum(
-        (slice_s / works_s[job]) * (start_s + slice_s / 2 - releases_s[job])
-        for job, start_s, slice_s, _ in _slices(releases_s, works_s, by_remaining=False)
-    )
-
-
-def _slices(
-    releases_s: Sequence[float], works_s: Sequence[float], *, by_remaining: bool
-) -> Iterator[tuple[int, float, float, bool]]:
-    """One machine that always runs the available job of least work, remaining or original; releases ascend. O(n log n).
-
-    Yields (job, start, length, whether the job completes) for each time in which the machine runs one job.
+    ``by_remaining``: the least remaining work (SRPT), and flow ends at completion. Else the least original work, and flow ends
+    at the mean busy time: a slice of job j adds (its middle - r_j) * (its share of p_j).
     """
     remaining_s = list(works_s)
     available: list[tuple[float, int]] = []  # (work to compare, job)
+    terms_s: list[float] = []
     now_s = releases_s[0]
     count = len(releases_s)
     following = 0
@@ -98,13 +83,19 @@ def _slices(
             heappush(available, (works_s[following], following))
             following += 1
         work_s, job = available[0]
-        if following < count and now_s + remaining_s[job] > releases_s[following]:
+        slice_s = remaining_s[job]
+        completes = following == count or now_s + slice_s <= releases_s[following]
+        if not completes:
             slice_s = releases_s[following] - now_s
-            yield job, now_s, slice_s, False
+        if not by_remaining:
+            terms_s.append((slice_s / works_s[job]) * (now_s + slice_s / 2 - releases_s[job]))
+        elif completes:
+            terms_s.append(now_s + slice_s - releases_s[job])
+        if completes:
+            heappop(available)
+            now_s += slice_s
+        else:
             remaining_s[job] -= slice_s
             heapreplace(available, (remaining_s[job] if by_remaining else work_s, job))
             now_s = releases_s[following]
-        else:
-            yield job, now_s, remaining_s[job], True
-            heappop(available)
-            now_s += remaining_s[job]
+    return fsum(terms_s)
