@@ -204,7 +204,7 @@ def _parse(name: str, text: str, kind: type[Any]) -> Any:
     except ValueError:
         raise OptionError(f"option {name}: {text!r} is not a number") from None
     if not low <= number <= high:
-        raise OptionError(f"option {name}: {text} is outside {low:g} to {high:g}")
+        raise OptionError(f"option {name}: {text} is outside {low:,.10g} to {high:,.10g}")
     return number
 
 

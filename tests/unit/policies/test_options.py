@@ -120,7 +120,7 @@ def test_without_values_the_defaults_stay() -> None:
         ({"eta": "nan"}, "option eta: nan is outside"),
         ({"eta": "much"}, "option eta: 'much' is not a number"),
         ({"guard_wait_s": "-1"}, "outside 0 to"),
-        ({"tau": "0.9"}, "option tau: 0.9 is outside 1 to"),
+        ({"tau": "0.9"}, "option tau: 0.9 is outside 1 to 1,000,000"),
         ({"queue": "fair"}, "option queue: 'fair' is not one of strict, skip, auto"),
         ({"reserve": "yes"}, "option reserve: 'yes' is neither"),
     ],
