@@ -62,8 +62,9 @@ from service.engine.world import Costs, World, world_of
 
 State = TypeVar("State", bound=PolicyState)
 
-REFRESHED_PER_CYCLE_MAX = 1_000
-"""Jobs whose estimates are made again in one cycle: the first end of an array of 10,000 must not delay a decision by seconds."""
+REFRESHED_PER_CYCLE_MAX = 100
+"""Jobs whose estimates are made again in one cycle, about 1 ms each: the first end of an array of 10,000 must delay neither
+decisions nor those who wait for the end of the cycle."""
 
 
 @dataclass(frozen=True, slots=True)
