@@ -467,16 +467,15 @@ def run(supervisor: Supervisor) -> None:
         sys.excepthook(type(error), error, error.__traceback__)  # the module traceback takes long to import
     supervisor.clear_group()
     record = supervisor.last_record(record)
-    _record_end(supervisor.folder, supervisor.seal.sealed(names.EXIT, record))
+    record_end(supervisor.folder, supervisor.lock, supervisor.seal.sealed(names.EXIT, record))
 
 
-def _record_end(folder: Path, record: dict[str, Any]) -> None:
-    while True:
+def record_end(folder: Path, lock: int, record: dict[str, Any]) -> None:
+    """Write the record, unless the folder with this ``lock`` was deleted: what is in its place holds the end that was told."""
+    while not names.is_gone(folder, lock):
         try:
             write_json(folder / names.EXIT, record, reserved=folder / names.RESERVED)
         except OSError as error:
-            if names.is_gone(folder):
-                return
             # The lock stays held, so the attempt counts as alive until its end is recorded.
             print(f"cannot write the exit record yet: {error}", file=sys.stderr)
             time.sleep(_RETRY_S)

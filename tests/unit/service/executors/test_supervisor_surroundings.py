@@ -18,6 +18,8 @@ from service.engine.commands import Stop
 from service.engine.events import ReportKind
 from service.executors import folder as names
 from service.executors import local
+from service.executors.seal import Seal
+from service.executors.supervisor import record_end
 from service.executors.timeout import TimeLimitedExecutor
 from service.runtime.processes import is_running, process_info
 from tests.local_executor import ENDS, House, house, launch, lives, python, wait_for
@@ -157,6 +159,20 @@ class TestFolderGone:
         shutil.rmtree(house.folder())
         wait_for(lambda: not lives(rank) and not lives(supervisor), "both ends")
         assert house.wait_end().kind is ReportKind.LOST
+
+    @pytest.mark.parametrize("name", [names.EXIT, names.ACKNOWLEDGED])
+    def test_its_supervisor_keeps_the_end_that_was_told_meanwhile(self, tmp_path: Path, name: str) -> None:
+        folder, seal = tmp_path / "1.1", Seal("key")
+        folder.mkdir()
+        (folder / names.LOCK).touch()
+        lock = names.lock_number(folder)
+        folder.rename(tmp_path / "deleted")
+        told = names.end_record("lost", 2.0, detail="its folder was deleted", stop_signalled=True)
+        names.write_tombstone(tmp_path, AttemptId("1.1"), told, seal)
+        (folder / names.EXIT).rename(folder / name)
+        record_end(folder, lock, seal.sealed(names.EXIT, names.end_record("lost", 3.0, detail="no folder")))
+        assert names.read_end(folder, seal, name) == told
+        assert [each for each in (names.EXIT, names.ACKNOWLEDGED) if names.has(folder, each)] == [name]
 
     @pytest.mark.parametrize("restarted", [False, True])
     @pytest.mark.parametrize("stopped", [False, True])
