@@ -147,7 +147,7 @@ def fill_queue(service: Service, queued: int, lasts_s: float | None = None) -> N
             answer = response.read()
             if response.status != 201:
                 raise SystemExit(f"filling the queue: {response.status} {answer[:300]!r}")
-    for _ in _tries(f"{queued} jobs are taken in", 0.5):
+    for _ in tries(f"{queued} jobs are taken in", 0.5):
         if taken_in(service) >= already + queued:
             break
 
@@ -155,7 +155,7 @@ def fill_queue(service: Service, queued: int, lasts_s: float | None = None) -> N
 def taken_in(service: Service) -> float:
     """How many jobs cycles have admitted, ended ones included."""
     counted = ("sooner_jobs{", "sooner_job_ends_total{")  # some end meanwhile
-    return sum(value for name, value in _metrics(service) if name.startswith(counted))
+    return sum(value for name, value in metrics(service) if name.startswith(counted))
 
 
 def _print_take_over(service: Service) -> None:
@@ -164,7 +164,7 @@ def _print_take_over(service: Service) -> None:
         before = cpu_s(standby.process)
         service.process.kill()
         died_s = time.monotonic()
-        for _ in _tries("another service leads", 0.05):
+        for _ in tries("another service leads", 0.05):
             status, ready = _get(standby, "/readyz")
             if (status, json.loads(ready)["role"]) == (200, "leader"):
                 break
@@ -181,8 +181,9 @@ def _get(service: Service, path: str) -> tuple[int, str]:
         return response.status, response.read().decode()
 
 
-def _metrics(service: Service) -> list[tuple[str, float]]:
-    for _ in _tries("metrics", 0.5):
+def metrics(service: Service) -> list[tuple[str, float]]:
+    """The service's metrics, each with its labels, and their values."""
+    for _ in tries("metrics", 0.5):
         status, text = _get(service, "/metrics")
         if status != http.HTTPStatus.SERVICE_UNAVAILABLE:  # a pass on a machine that is busy with other things
             break
@@ -190,7 +191,7 @@ def _metrics(service: Service) -> list[tuple[str, float]]:
     return [(name, float(value)) for name, _, value in (each.rpartition(" ") for each in lines if each[:1] != "#")]
 
 
-def _tries(what: str, pause_s: float) -> Iterator[None]:
+def tries(what: str, pause_s: float) -> Iterator[None]:
     """One after each pause, until it has been too long."""
     until_s = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until_s:
@@ -202,7 +203,7 @@ def _tries(what: str, pause_s: float) -> Iterator[None]:
 def _passes(service: Service) -> dict[float, float]:
     """Scheduling passes so far, by the upper bounds of their durations in seconds (cumulative)."""
     pattern = re.compile(r'sooner_cycle_duration_seconds_bucket\{le="([^"]+)",phase="total"\}')
-    return {float(found[1]): value for name, value in _metrics(service) if (found := pattern.fullmatch(name))}
+    return {float(found[1]): value for name, value in metrics(service) if (found := pattern.fullmatch(name))}
 
 
 def _print_passes(before: dict[float, float], after: dict[float, float]) -> None:
