@@ -64,7 +64,7 @@ def lower_bound(jobs: Sequence[BoundJob], gpus: int) -> Bounds:
     return Bounds(len(jobs), gpus, max(srpt_s, duration_s, mean_busy_s), srpt_s, duration_s, mean_busy_s)
 
 
-def _flow_s(releases_s: Sequence[float], works_s: Sequence[float], *, by_remaining: bool) -> float:
+def _flow_s(releases_s: list[float], works_s: list[float], *, by_remaining: bool) -> float:
     """Sum of flow times on one machine that always runs the available job of least work; releases ascend. O(n log n).
 
     ``by_remaining``: the least remaining work (SRPT), and flow ends at completion. Else the least original work, and flow ends

@@ -27,6 +27,7 @@ class StarvationGuard:
     """
 
     __slots__ = (
+        "_aged",
         "_ages",
         "_aside",
         "_waits",
@@ -54,6 +55,8 @@ class StarvationGuard:
         self._waits: dict[JobId, _Wait] = {}
         self._ages: SortedList[tuple[float, JobId, int]] = SortedList()
         """(submission time, job, GPUs) of each competing job that is neither in ``guarded`` nor set aside."""
+        self._aged: set[JobId] = set()
+        """The jobs in ``_ages``: a search in the order costs more, and most jobs leave it twice."""
         self._aside: dict[JobId, tuple[float, JobId, int]] = {}
         """The jobs that are set aside, and their entries in ``_ages``."""
         self.unchecked = True
@@ -70,15 +73,13 @@ class StarvationGuard:
     def compete(self, job: JobView) -> None:
         """The job waits for GPUs or holds some: it may become guarded."""
         if job.id not in self.guarded and job.id not in self._aside:
-            entry = (job.submitted_at_s, job.id, job.spec.gpus)
-            self._ages.discard(entry)
-            self._ages.add(entry)
+            self._enter_ages((job.submitted_at_s, job.id, job.spec.gpus))
 
     def leave(self, job: JobView) -> None:
         """The job neither waits for GPUs nor holds any."""
         self._aside.pop(job.id, None)
         if self.guarded.pop(job.id, None) is None:
-            self._ages.discard((job.submitted_at_s, job.id, job.spec.gpus))
+            self._leave_ages((job.submitted_at_s, job.id, job.spec.gpus))
         else:
             self.guarded_gpus -= job.spec.gpus
         if self.extra == job.id:
@@ -108,7 +109,7 @@ class StarvationGuard:
         self._leave_orders(wait)
         self._aside[job] = entry = (*wait.by_age, wait.gpus)
         if self.guarded.pop(job, None) is None:
-            self._ages.discard(entry)
+            self._leave_ages(entry)
         else:
             self.guarded_gpus -= wait.gpus
         if self.extra == job:
@@ -118,7 +119,7 @@ class StarvationGuard:
         """Servers have changed: any job may be held now, or none. O(jobs that are set aside x log n)."""
         self.unchecked = True
         for job, entry in self._aside.items():
-            self._ages.add(entry)
+            self._enter_ages(entry)
             if (wait := self._waits.get(job)) is not None:
                 self.waiting_order.add(wait.by_age)
                 self.overdue_order.add(wait.by_wait)
@@ -149,6 +150,7 @@ class StarvationGuard:
             if self.guarded_gpus + gpus > self.gpus_max:
                 break
             self._ages.pop_first()
+            self._aged.remove(job)
             self._guard(job, gpus)
             if job == self.extra:
                 self.extra = None
@@ -175,6 +177,16 @@ class StarvationGuard:
         self.waiting_order.remove(wait.by_age)
         self.overdue_order.remove(wait.by_wait)
 
+    def _enter_ages(self, entry: tuple[float, JobId, int]) -> None:
+        if entry[1] not in self._aged:
+            self._aged.add(entry[1])
+            self._ages.add(entry)
+
+    def _leave_ages(self, entry: tuple[float, JobId, int]) -> None:
+        if entry[1] in self._aged:
+            self._aged.remove(entry[1])
+            self._ages.remove(entry)
+
     def _guard(self, job: JobId, gpus: int) -> None:
         self.guarded[job] = gpus
         self.guarded_gpus += gpus
@@ -193,7 +205,7 @@ class StarvationGuard:
         competing = {entry[1]: entry for entry in self._ages}
         for job in dump.get("guarded", ()):
             if job in competing:
-                self._ages.remove(competing[job])
+                self._leave_ages(competing[job])
                 self._guard(job, competing[job][2])
         if dump.get("guarded_extra") in competing:
             self.extra = dump["guarded_extra"]
@@ -201,6 +213,7 @@ class StarvationGuard:
     def check(self) -> None:
         """Raise AssertionError unless all orders agree and the guarded GPUs are the sum over the guarded jobs. O(n)."""
         assert self.guarded_gpus == sum(self.guarded.values())
+        assert sorted(entry[1] for entry in self._ages) == sorted(self._aged)
         counted = [wait for job, wait in self._waits.items() if job not in self._aside]
         assert list(self.waiting_order) == sorted(wait.by_age for wait in counted)
         assert list(self.overdue_order) == sorted(wait.by_wait for wait in counted)

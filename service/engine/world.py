@@ -49,6 +49,9 @@ class World(ClusterView):
         self.admission.has_servers = self._has_servers
         self._usable_fit = UsableFit()
         self._free = [(1 << server.gpus) - 1 for server in cluster.servers]
+        """A bit for each free GPU of a server."""
+        self._free_gpus = [server.gpus for server in cluster.servers]
+        """Their number, which is read several times an event."""
         self._spare: dict[ServerIndex, Amounts] = {}
         """CPUs and memory that no job holds, of the servers that state any."""
         for index in cluster.stating:
@@ -65,7 +68,7 @@ class World(ClusterView):
         """Free GPUs of a usable server, else 0."""
         record = self.servers[server]
         # Does not call ``usable``: a simulation calls this several times an event.
-        return 0 if record.drained or record.down or record.engine_drained else self._free[server].bit_count()
+        return 0 if record.drained or record.down or record.engine_drained else self._free_gpus[server]
 
     def spare(self, server: ServerIndex) -> Amounts | None:
         """CPUs and memory that no job holds; None where they are not known."""
@@ -90,6 +93,7 @@ class World(ClusterView):
         self.cluster = replace(self.cluster, servers=(*self.cluster.servers, server))
         self.servers.append(record)
         self._free.append((1 << server.gpus) - 1)
+        self._free_gpus.append(server.gpus)
         self._note_amounts(ServerIndex(len(self.servers) - 1), server)
 
     def add_job(self, job: JobRecord) -> None:
@@ -147,6 +151,7 @@ class World(ClusterView):
             self.admission.forget(job_id)
         for index, share in enumerate(placement.shares):
             self._free[share.server] |= _mask(gpu_ids[index])
+            self._free_gpus[share.server] += len(gpu_ids[index])
         if self._spare:
             self._take_amounts(job_id, placement, sign=1)
 
@@ -157,6 +162,7 @@ class World(ClusterView):
                 f"GPUs {gpu_ids[index]} of server {share.server} are held twice"
             )
             self._free[share.server] &= ~mask
+            self._free_gpus[share.server] -= len(gpu_ids[index])
         self._holding[job_id] = placement
         if self._spare:
             self._take_amounts(job_id, placement, sign=-1)

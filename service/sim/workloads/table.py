@@ -66,6 +66,8 @@ def _empty(cell: Cell) -> bool:
 
 
 def _text(column: str, cell: Cell) -> str:
+    if cell is None:
+        return ""
     if isinstance(cell, str) and cell.isascii() and cell.isprintable():
         return cell  # nearly all: none of the rules below can be broken
     text = "" if _empty(cell) else str(cell)
@@ -201,9 +203,13 @@ def read_workload(
     return Workload(path.name, tuple(jobs), tuple(skipped))
 
 
-def _text_of(written: str) -> str:
-    # The first look is here: a trace has a million cells, and hardly one that is marked as a text.
-    return text_of(written) if written.startswith("'") else written
+def _cells(header: list[str], row: list[str]) -> dict[str, Cell]:
+    """The cells that are not empty, by column. A trace has a million cells: many are empty, hardly one is marked as a text."""
+    cells: dict[str, Cell] = {}
+    for at, written in enumerate(row):
+        if written:
+            cells[header[at]] = text_of(written) if written.startswith("'") else written
+    return cells
 
 
 def _raise(error: _BadCell) -> WorkloadJob:
@@ -224,7 +230,7 @@ def _csv_rows(path: Path) -> _Rows:
                 if not row:
                     continue
                 if len(row) == len(header):
-                    yield reader.line_num, dict(zip(header, [_text_of(cell) for cell in row], strict=True))
+                    yield reader.line_num, _cells(header, row)
                 else:
                     at = header[min(len(row), len(header) - 1)]
                     yield reader.line_num, _BadCell(at, f"the row has {len(row)} cells, the header {len(header)}")
