@@ -36,8 +36,8 @@ KEPT_S: Final = 1.0
 """Age up to which a reading is given while no cycle has run since."""
 
 KEPT_RATIO: Final = 20.0
-"""A reading is given for this many times as long as it took to make, whatever has happened since: so readings take at most a
-twentieth of a core."""
+"""A reading is given for this many times the CPU time that it took, whatever has happened since: so readings take at most a
+twentieth of a core. Its waits, such as for the end of a cycle, cost nothing."""
 
 NAMES_MAX: Final = 5
 """Names in one sentence. The page that it links to shows all."""
@@ -110,9 +110,15 @@ def read(dependencies: ApiDependencies) -> Reading:
 class Overviews:
     """The newest reading of one application. Only one thread reads at a time; meanwhile the others get the last reading."""
 
-    def __init__(self, read: Callable[[], Reading], monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        read: Callable[[], Reading],
+        monotonic_s: Callable[[], float] = time.monotonic,
+        cpu_s: Callable[[], float] = time.thread_time,
+    ) -> None:
         self._read = read
         self._monotonic_s = monotonic_s
+        self._cpu_s = cpu_s
         self._newest: Reading | None = None
         self._fresh_until_s = self._kept_until_s = 0.0
         self._reading = threading.Lock()
@@ -129,10 +135,10 @@ class Overviews:
             # Another thread may have read while this one waited.
             if (found := self._kept(cycle)) is not None:
                 return found
-            began_s = self._monotonic_s()
+            before_s = self._cpu_s()
             found = self._newest = self._read()
             ended_s = self._monotonic_s()
-            self._kept_until_s = ended_s + KEPT_RATIO * (ended_s - began_s)
+            self._kept_until_s = ended_s + KEPT_RATIO * (self._cpu_s() - before_s)
             self._fresh_until_s = ended_s + KEPT_S
             return found
         except BaseException:

@@ -17,17 +17,20 @@ class Source:
     def __init__(self) -> None:
         self.now_s = 100.0
         self.takes_s = 0.001
+        self.waits_s = 0.0
+        self.cpu_s = 0.0
         self.cycle = 7
         self.fails = False
         self.begun = 0
         self.goes_on = threading.Event()
         self.goes_on.set()
-        self.overviews = Overviews(self.read, lambda: self.now_s)
+        self.overviews = Overviews(self.read, lambda: self.now_s, lambda: self.cpu_s)
 
     def read(self) -> Reading:
         self.begun += 1
         assert self.goes_on.wait(60.0)
-        self.now_s += self.takes_s
+        self.now_s += self.takes_s + self.waits_s
+        self.cpu_s += self.takes_s
         if self.fails:
             raise OperationalError("SELECT", None, Exception("gone"))
         rest: dict[str, Any] = dict.fromkeys(Reading._fields)
@@ -53,6 +56,16 @@ def test_a_cycle_makes_a_new_reading_but_not_more_often_than_readings_may_cost()
     source.cycle += 1
     source.now_s = first + (KEPT_RATIO - 1.0) * source.takes_s
     assert source.at_s() == first
+    source.now_s = first + (KEPT_RATIO + 1.0) * source.takes_s
+    assert source.at_s() > first
+
+
+def test_a_reading_that_waited_for_a_long_cycle_is_given_no_longer() -> None:
+    """It took 3 s, of which it computed for a millisecond: the next cycle makes a new one, not that of a minute later."""
+    source = Source()
+    source.waits_s = 3.0
+    first = source.at_s()
+    source.cycle += 1
     source.now_s = first + (KEPT_RATIO + 1.0) * source.takes_s
     assert source.at_s() > first
 
