@@ -15,7 +15,8 @@ from policies.state.scheduler_state import SchedulerState
 from policies.state.waiting import WaitingIndex
 
 WALKED_RATIO = 10
-"""How many times as far as expected a walk along the queue looks for the jobs that are wanted."""
+"""How many times as far as expected a walk along the queue looks for the jobs that are wanted; and how many times as far as there
+are such jobs, since a look at each of them costs no more."""
 
 
 class QueueWanted(NamedTuple):
@@ -109,7 +110,7 @@ def _first(
 ) -> list[JobKey]:
     """The first after ``past`` of so many jobs: by a walk along the queue; of all of them if they are rare there."""
     found: list[JobKey] = []
-    steps = WALKED_RATIO * wanted.limit * (1 + len(index) // max(1, number))
+    steps = WALKED_RATIO * min(number, wanted.limit * (1 + len(index) // max(1, number)))
     for step, key in enumerate(index.after(wanted.past)):
         if is_one(key.job):
             found.append(key)

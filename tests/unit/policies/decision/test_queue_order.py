@@ -135,3 +135,23 @@ def test_some_jobs_are_found_by_a_walk_or_by_looking_at_each(ratio: int, monkeyp
             users = {story.engine.world.jobs[job].spec.user for job in among}
             found = story.engine.queue(QueueWanted(past, 2, sees=lambda _, user, users=users: user in users))
             assert (found.jobs, found.ordered, found.others) == (after[:2], len(among), ())
+
+
+def test_a_few_jobs_of_a_long_queue_are_found_without_a_walk_through_it() -> None:
+    """Whoever looks at the queue holds up the next cycle."""
+    story = Story("1x1", policy("fifo")).job("now", runs_s=9)
+    for number in range(300):
+        story.job(f"job {number}", gpus=1)
+    story.until(0)
+    index = story.engine._state.waiting
+    walked: list[JobId] = []
+    for jobs in ([story.ids["job 299"]], []):
+        walked.clear()
+
+        def is_one(job: JobId, jobs: list[JobId] = jobs) -> bool:
+            walked.append(job)
+            return job in jobs
+
+        found = queue_order._first(index, is_one, len(jobs), jobs, QueueWanted(None, 50))
+        assert [key.job for key in found] == jobs
+        assert len(walked) <= queue_order.WALKED_RATIO + 1
