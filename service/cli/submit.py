@@ -25,6 +25,7 @@ from service.cli.plan_words import plan_lines
 from service.cli.selectors import SelectorArgument, select
 from service.cli.short_forms import array_of, gpu_types_of, topology_of, volume_of, words_of
 from service.client import TERMINAL_STATES, UNFINISHED_STATES, Client
+from service.client.noun import PAGE_SIZE
 
 if TYPE_CHECKING:
     from service.wire.jobs import JobDocument
@@ -36,7 +37,8 @@ _TYPES = frozenset({"gpu_type", "gpu_types"})
 
 WAIT_POLL_S = 0.5
 LOOK_SINGLY_MAX = 20
-"""Jobs that are waited for by a request each; above it a page of the list costs less."""
+"""Jobs that are waited for by a request each; above it a page of the list costs less, and in a longer list each of its pages as
+much as so many jobs."""
 WaitTimeoutOption = Annotated[
     float | None, seconds_option("--timeout-s", "Stop waiting after this long (exit code 1).")
 ]
@@ -277,7 +279,7 @@ def _wait(client: Client, ids: Sequence[int], timeout_s: float | None, known: di
     shown: dict[int, tuple[str, str]] = {}
     outages = Outages()
     while True:
-        for job in outages.answer(partial(_look, client, left)) or ():
+        for job in outages.answer(partial(_look, client, left, known)) or ():
             job_id = job["id"]
             known[job_id] = job
             if (job["state"], job["reason"]) != shown.get(job_id):
@@ -290,11 +292,21 @@ def _wait(client: Client, ids: Sequence[int], timeout_s: float | None, known: di
         pause(WAIT_POLL_S)
 
 
-def _look(client: Client, ids: Sequence[int]) -> list[JobDocument]:
-    """These jobs now: one request each for a few, else the list of unfinished jobs, and one each for those not in it."""
+def _look(client: Client, ids: Sequence[int], known: Mapping[int, JobDocument]) -> list[JobDocument]:
+    """These jobs now: the unfinished ones of a list where that costs less than a request each, and one each for the others.
+
+    The list is that of the array of jobs that are ``known`` to be elements; of other jobs it is the whole queue.
+    """
+    of_array: dict[int | None, list[int]] = {}
+    for job_id in ids:
+        of_array.setdefault(known[job_id]["array_id"] if job_id in known else None, []).append(job_id)
     unfinished: dict[int, JobDocument] = {}
-    if len(ids) > LOOK_SINGLY_MAX:
-        unfinished = {job["id"]: job for job in client.jobs.list(states=UNFINISHED_STATES)}
+    for array, jobs in of_array.items():
+        pages = 1
+        if array is None and len(jobs) > LOOK_SINGLY_MAX:
+            pages += client.queue.show()["jobs"] // PAGE_SIZE
+        if len(jobs) > LOOK_SINGLY_MAX * pages:
+            unfinished |= {job["id"]: job for job in client.jobs.list(states=UNFINISHED_STATES, array=array)}
     return [unfinished.get(job_id) or client.jobs.show(job_id) for job_id in ids]
 
 
