@@ -130,8 +130,10 @@ GracePeriod = Annotated[
     float, Field(ge=0, le=GRACE_S_MAX), _FROM_TEXT, _duration_schema(minimum=0, maximum=GRACE_S_MAX)
 ]
 Bytes = Annotated[int, Field(ge=0, le=BYTES_MAX)]
-Id = Annotated[int, Field(ge=1, le=ID_MAX), DIGITS_ALONE]
-"""The number of a job, an attempt, an array, a reservation, a webhook or a training run, wherever a request names one."""
+JobNumber = Annotated[int, Field(ge=1, le=ID_MAX)]
+"""The number of a job in a body, where a text is no number."""
+Id = Annotated[JobNumber, DIGITS_ALONE]
+"""The number of a job, an attempt, an array, a reservation, a webhook or a training run, where a path or a query names one."""
 CycleNumber = Annotated[int, Field(ge=0, le=ID_MAX), DIGITS_ALONE]
 Gpus = Annotated[int, Field(ge=1, le=GPUS_MAX)]
 Degree = Annotated[int, Field(ge=1, le=GPUS_MAX)]
@@ -246,7 +248,7 @@ class PreemptionBody(Body):
 class AfterBody(Body):
     """A job that must end first, successfully or not."""
 
-    job: Id
+    job: JobNumber
     when: Literal["success", "any"] = "success"
 
 
@@ -255,7 +257,7 @@ def _after_tag(value: Any) -> str:
 
 
 AfterEntry = Annotated[
-    Annotated[Id, Tag("<number>")] | Annotated[AfterBody, Tag("<condition>")], Discriminator(_after_tag)
+    Annotated[JobNumber, Tag("<number>")] | Annotated[AfterBody, Tag("<condition>")], Discriminator(_after_tag)
 ]
 
 

@@ -32,6 +32,8 @@ from tests.api.helpers import assert_problem, graph_job, plain_job
         ({"gpu": 2}, "/gpu", "is unknown; did you mean 'gpus'?"),
         ({"colour": "red"}, "/colour", "is unknown"),
         ({"preemption": {"grace": 3}}, "/preemption/grace", "is unknown; did you mean 'grace_s'?"),
+        ({"after": ["3"]}, "/after/0", "must be a whole number (got a text)"),
+        ({"after": [{"job": "x"}]}, "/after/0/job", "must be a whole number (got a text)"),
         ({"after": [{"jobs": 3}]}, "/after/0/jobs", "is unknown; did you mean 'job'?"),
         ({"graph": {"modell": "resnet50", "batch_size": 1}}, "/graph/modell", "is unknown; did you mean 'model'?"),
         ({"env": {"1A": "x"}}, "/env/1A", "must have letters, digits and '_' alone, and must not begin with a digit"),
