@@ -21,6 +21,7 @@ from service.wire.base import (
     NO_NUL,
     PRINTABLE_ASCII,
     PROJECT,
+    SEEN,
     SERVER_NAME,
     USER,
 )
@@ -56,6 +57,7 @@ MESSAGES: Mapping[str, str] = {
 PATTERNS: Mapping[str, str] = {
     NO_NUL: "must not have NUL characters",
     NO_CONTROLS: "must not have control characters",
+    SEEN: "must have a character that is seen, and no control characters, line breaks or marks of text direction",
     USER: "must not have slashes or control characters, and must not be '.' or '..'",
     PROJECT: "must not have control characters, and no part between its slashes may be empty, '.' or '..'",
     ABSOLUTE_PATH: "must be an absolute path, without NUL characters",

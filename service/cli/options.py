@@ -88,7 +88,7 @@ def above_zero(value: float | None) -> float | None:
     return value
 
 
-def seconds_option(flag: str, text: str, least_s: float = 0.0, *, positive: bool = False) -> Any:
+def seconds_option(flag: str, text: str, least_s: float = 0.0) -> Any:
     """An option that takes a duration, such as 90, 2h, 30min or 02:30:00, and gives seconds."""
 
     def duration(value: str | float) -> float:
@@ -102,8 +102,7 @@ def seconds_option(flag: str, text: str, least_s: float = 0.0, *, positive: bool
             raise typer.BadParameter(f"must be at least {least_s:g} s, not {value}")
         return found
 
-    bound: dict[str, Any] = {"callback": above_zero} if positive else {"min": least_s}
-    return typer.Option(flag, parser=duration, metavar="DURATION", help=text, **bound)
+    return typer.Option(flag, parser=duration, metavar="DURATION", help=text, min=least_s)
 
 
 def instant_s(flag: str, text: str) -> float:

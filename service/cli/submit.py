@@ -26,6 +26,7 @@ from service.cli.selectors import SelectorArgument, select
 from service.cli.short_forms import array_of, gpu_types_of, topology_of, volume_of, words_of
 from service.client import TERMINAL_STATES, UNFINISHED_STATES, Client
 from service.client.noun import PAGE_SIZE
+from service.domain.duration import PERIOD_S_MIN
 
 if TYPE_CHECKING:
     from service.wire.jobs import JobDocument
@@ -105,11 +106,11 @@ def submit_command(
         ),
     ] = None,
     walltime_s: Annotated[
-        float | None, seconds_option("--walltime-s", "Stop the job after this running time.", positive=True)
+        float | None, seconds_option("--walltime-s", "Stop the job after this running time.", PERIOD_S_MIN)
     ] = None,
     priority: Annotated[int | None, typer.Option("--priority", help="Priority; larger comes first.")] = None,
     checkpoint_period_s: Annotated[
-        float | None, seconds_option("--checkpoint-period-s", "Time between the program's checkpoints.", positive=True)
+        float | None, seconds_option("--checkpoint-period-s", "Time between the program's checkpoints.", PERIOD_S_MIN)
     ] = None,
     signal: Annotated[
         str | None, typer.Option("--preemption-signal", help="Signal that warns the program before a preemption.")

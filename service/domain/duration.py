@@ -3,6 +3,10 @@
 import math
 import re
 
+PERIOD_S_MIN = 1.0
+"""Of a walltime, and between checkpoints, of a job that is submitted: the service looks at its jobs a few times a second, so a
+shorter time is a mistake. Jobs of traces may have any."""
+
 _UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d|w)\s*")
 _CLOCK = re.compile(r"(?:(\d{1,6})-)?(\d{1,6}):([0-5]\d):([0-5]\d)")

@@ -9,6 +9,9 @@ from pydantic_core import PydanticKnownError
 TEXT_MAX = 200
 
 NO_CONTROLS = r"^[^\x00-\x1f\x7f]*$"
+_UNSEEN = r"\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+"""Control characters, breaks of lines, and marks of the direction of text: with them a name is shown as another one."""
+SEEN = rf"^[^{_UNSEEN}]*[^\s{_UNSEEN}][^{_UNSEEN}]*$"
 NO_NUL = r"^[^\x00]*$"
 _SEGMENT = r"(\.{0,2}[^./\x00-\x1f\x7f][^/\x00-\x1f\x7f]*|\.{3}[^/\x00-\x1f\x7f]*)"
 """A segment of a path that is not ``.`` or ``..``."""
@@ -25,6 +28,7 @@ IMAGE = r"^[A-Za-z0-9/][^\x00-\x20\x7f]*$"
 
 Text = Annotated[str, Field(max_length=TEXT_MAX, pattern=NO_CONTROLS)]
 Name = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=NO_CONTROLS)]
+JobName = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=SEEN)]
 AbsolutePath = Annotated[str, Field(max_length=4096, pattern=ABSOLUTE_PATH)]
 EnvName = Annotated[str, Field(min_length=1, max_length=TEXT_MAX, pattern=ENV_NAME)]
 LabelKey = Annotated[str, Field(min_length=1, max_length=63, pattern=LABEL_KEY)]

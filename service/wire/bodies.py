@@ -22,7 +22,7 @@ from pydantic import (
 
 from policies.model.ids import ID_MAX
 from service.domain.api_key import LIFETIME_S_MIN
-from service.domain.duration import DurationError, seconds_of
+from service.domain.duration import PERIOD_S_MIN, DurationError, seconds_of
 from service.domain.webhooks import WebhookEvent
 from service.wire import examples
 from service.wire.base import (
@@ -36,6 +36,7 @@ from service.wire.base import (
     AbsolutePath,
     Body,
     EnvName,
+    JobName,
     LabelKey,
     Name,
     ProjectName,
@@ -114,21 +115,19 @@ Moment = Annotated[str, Field(max_length=40, description="ISO 8601 with a zone, 
 Seconds = Annotated[float, Field(ge=0, le=SECONDS_MAX)]
 
 
-def _duration_schema(**bounds: float) -> WithJsonSchema:
-    number = {"type": "number", **bounds}
+def _duration_schema(least_s: float, most_s: float) -> WithJsonSchema:
+    number = {"type": "number", "minimum": least_s, "maximum": most_s}
     text = {"type": "string", "description": "2h, 1h30m, 30min, HH:MM:SS"}
     return WithJsonSchema({"anyOf": [number, text]})
 
 
 _FROM_TEXT = BeforeValidator(_seconds)
-Duration = Annotated[Seconds, _FROM_TEXT, _duration_schema(minimum=0, maximum=SECONDS_MAX)]
+Duration = Annotated[Seconds, _FROM_TEXT, _duration_schema(0, SECONDS_MAX)]
 """Seconds, or a text such as ``2h`` or ``02:30:00``."""
-PositiveDuration = Annotated[
-    float, Field(gt=0, le=SECONDS_MAX), _FROM_TEXT, _duration_schema(exclusiveMinimum=0, maximum=SECONDS_MAX)
+Period = Annotated[
+    float, Field(ge=PERIOD_S_MIN, le=SECONDS_MAX), _FROM_TEXT, _duration_schema(PERIOD_S_MIN, SECONDS_MAX)
 ]
-GracePeriod = Annotated[
-    float, Field(ge=0, le=GRACE_S_MAX), _FROM_TEXT, _duration_schema(minimum=0, maximum=GRACE_S_MAX)
-]
+GracePeriod = Annotated[float, Field(ge=0, le=GRACE_S_MAX), _FROM_TEXT, _duration_schema(0, GRACE_S_MAX)]
 Bytes = Annotated[int, Field(ge=0, le=BYTES_MAX)]
 JobNumber = Annotated[int, Field(ge=1, le=ID_MAX)]
 """The number of a job in a body, where a text is no number."""
@@ -314,7 +313,7 @@ class JobBody(Body):
         json_schema_extra={"examples": [examples.JOB, examples.CATALOGUE_JOB, examples.PLAIN_JOB]}
     )
 
-    name: Name
+    name: JobName
     user: Text | None = Field(default=None, description="null = the authenticated user.")
     project: Text | None = None
     command: Annotated[list[Argument], Field(min_length=1, max_length=ARGUMENTS_MAX)] = Field(
@@ -346,10 +345,10 @@ class JobBody(Body):
     )
     tensor_across_servers: bool = False
     declared_iterations: Annotated[int, Field(ge=1, le=ITERATIONS_MAX)] | None = None
-    walltime_s: PositiveDuration | None = None
+    walltime_s: Period | None = None
     min_run_s: Duration = Field(default=0.0, description="Minimum run time of each attempt before a preemption.")
     priority: Priority = 0
-    checkpoint_period_s: PositiveDuration | None = Field(
+    checkpoint_period_s: Period | None = Field(
         default=300.0, description="Checkpoint interval of the program; null = it cannot checkpoint."
     )
     max_retries: Annotated[int, Field(ge=0, le=1000)] = 2

@@ -21,7 +21,9 @@ from tests.api.helpers import assert_problem, graph_job, plain_job
         ({"gpus": "two"}, "/gpus", "must be a whole number (got a text)"),
         ({"gpus": None, "name": None}, "/name", "must be a text (got null)"),
         ({"max_retries": 1001}, "/max_retries", "must be at most 1000 (got 1001)"),
-        ({"walltime_s": 0}, "/walltime_s", "must be above 0 (got 0)"),
+        ({"walltime_s": 0}, "/walltime_s", "must be at least 1 (got 0)"),
+        ({"walltime_s": 1e-9}, "/walltime_s", "must be at least 1 (got 1e-09)"),
+        ({"checkpoint_period_s": 0.999}, "/checkpoint_period_s", "must be at least 1 (got 0.999)"),
         ({"walltime_s": "soon"}, "/walltime_s", "must be seconds, or a duration such as 2h, 30min or 02:30:00"),
         ({"hold": 1}, "/hold", "must be true or false (got 1)"),
         ({"launch": "node"}, "/launch", "must be one of 'server' or 'gpu'"),
@@ -57,6 +59,22 @@ def test_a_fault_is_named_in_plain_words(client: Client, changes: dict[str, Any]
         assert found[prefix + pointer] == detail
         if len(found) == 1:
             assert problem["detail"] == f"{(prefix + pointer)[1:].replace('/', '.')}: {detail}"
+
+
+@pytest.mark.parametrize(
+    "name", [" ", "\u3000 ", "a\nb", "a\x9b2J", "\u202egnp.exe", "a\u2066b", "a\u200fb", "a\u2028b", "a\x7f"], ids=ascii
+)
+def test_a_job_name_that_is_shown_as_another_one_is_refused(client: Client, name: str) -> None:
+    problem = assert_problem(client.post("/v1/jobs", json=plain_job(name=name)), "invalid-body")
+    detail = "must have a character that is seen, and no control characters, line breaks or marks of text direction"
+    assert problem["errors"] == [{"pointer": "/name", "detail": detail}]
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", " a", "\u0441\u0435\u0442\u044c", "\u0645\u062b\u0627\u0644", "\U0001f600", "{}%\"'<>"]
+)
+def test_a_job_name_in_any_script_is_taken(client: Client, name: str) -> None:
+    assert client.post("/v1/jobs", json=plain_job(name=name, walltime_s=1, checkpoint_period_s=1.0)).status_code == 201
 
 
 def test_further_faults_are_counted(client: Client) -> None:

@@ -21,7 +21,11 @@ from tests.api.helpers import assert_problem, plain_job
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), max_size=8)
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1, max_size=8)
 ENV_NAMES = st.from_regex(r"[A-Z][A-Z0-9_]{0,5}", fullmatch=True).map(lambda name: f"MY_{name}")
+JOB_NAMES = st.text(
+    st.characters(codec="utf-8", exclude_categories=("Cc", "Cf", "Cs", "Zl", "Zp")), min_size=1, max_size=8
+).filter(str.strip)
 SECONDS = st.floats(0.001, 1e6)
+PERIODS = st.floats(1, 1e6)
 SMALL = st.integers(1, 3)
 
 
@@ -132,10 +136,10 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
                 "gpus_max": st.integers(100, 200),
                 "topology": st.fixed_dictionaries({"level": st.just("rack")}, optional={"required": st.just(False)}),
                 "declared_iterations": optional(st.integers(1, 10**12)),
-                "walltime_s": optional(SECONDS),
+                "walltime_s": optional(PERIODS),
                 "min_run_s": st.floats(0, 60),
                 "priority": st.integers(-(10**6), 10**6),
-                "checkpoint_period_s": optional(SECONDS),
+                "checkpoint_period_s": optional(PERIODS),
                 "max_retries": st.integers(0, 1000),
                 "after": st.lists(needed, max_size=4),
                 "hold": st.booleans(),
@@ -158,7 +162,7 @@ def bodies(draw: st.DrawFn) -> dict[str, Any]:
         )
     )
     command = draw(st.lists(TEXTS, max_size=2))
-    return {"name": draw(NAMES), "command": ["run", *command], "env": env, **types, **shape, **others}
+    return {"name": draw(JOB_NAMES), "command": ["run", *command], "env": env, **types, **shape, **others}
 
 
 def test_every_field_of_a_job_comes_from_the_body() -> None:

@@ -27,7 +27,7 @@ from tests.unit.service.cli.top.driven import answer, driven, screen, until, unt
 pytestmark = pytest.mark.slow
 
 DEADLINE_S = 120.0
-HOSTILE = "\u202e[red]x[/red]"
+HOSTILE = "\u200b[red]x[/red]"
 SLEEP = [sys.executable, "-c", "print('\\x1b[31mhello [b]', flush=True); import time; time.sleep(600)"]
 
 
@@ -178,7 +178,7 @@ def test_the_command_runs_in_a_terminal_with_and_without_colours_and_q_ends_it(
     service.until_state(job, "running")
     with in_terminal(service, **environ) as (master, process):
         sent = read_until(master, b"no job waits", b"[red]x[/red]", b"AAA")
-        assert "\u202e".encode() not in sent
+        assert "\u200b".encode() not in sent
         assert (_COLOUR.search(sent) is not None) is coloured
         os.write(master, b"q")
         read_until(master, b"\x1b[?1049l")  # It leaves the screen as it was.

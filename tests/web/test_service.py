@@ -11,7 +11,7 @@ from tests.e2e.harness import LiveService
 from tests.web.conftest import TIMEOUT_MS, serious_faults, until
 from tests.web.live import LONG, addresses, sign_in, submitted, token_of, wait_live
 
-HOSTILE = '<img src=x onerror="document.title=1">\N{RIGHT-TO-LEFT OVERRIDE}gnp.exe'
+HOSTILE = '<img src=x onerror="document.title=1">\N{ZERO WIDTH SPACE}gnp.exe'
 
 
 def test_signing_in_leads_to_the_page_that_was_asked_for_and_signing_out_closes_it(

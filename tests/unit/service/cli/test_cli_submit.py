@@ -417,8 +417,6 @@ def test_a_date_in_a_job_file_is_its_text(cli: CliWorld, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["job", "submit", "--name", "x", "--walltime-s", "0", "--", "true"],
-        ["job", "submit", "--name", "x", "--checkpoint-period-s", "0", "--", "true"],
         ["job", "submit", "--name", "x", "--memory-gib", "0", "--", "true"],
         ["cluster", "add", "d", "--gpus", "1", "--gpu-speed", "0"],
     ],
@@ -427,6 +425,14 @@ def test_what_must_be_above_zero_is_refused_with_its_option(cli: CliWorld, argum
     result = cli.run(*arguments)
     assert result.exit_code == 2
     assert "must be above 0, not 0" in result.stderr and arguments[arguments.index("0") - 1] in result.stderr
+
+
+@pytest.mark.parametrize("option", ["--walltime-s", "--checkpoint-period-s"])
+def test_a_time_below_a_second_is_refused_with_its_option(cli: CliWorld, option: str) -> None:
+    result = cli.run("job", "submit", "--name", "x", option, "1e-5", "--", "true")
+    assert result.exit_code == 2
+    assert "must be at least 1 s, not 1e-5" in result.stderr and option in result.stderr
+    assert cli.run("job", "submit", "--name", "x", "--user", "ada", option, "1s", "--", "true").exit_code == 0
 
 
 @pytest.mark.parametrize(
