@@ -116,6 +116,17 @@ def test_where_no_model_can_be_explained_it_says_why(
     assert (found["past_runs"] is None) == (prediction.feature_schema != SCHEMA)
 
 
+def test_an_ended_job_without_a_prediction_is_not_said_to_get_one(client: Client, world: World) -> None:
+    waits, ended = submit(client), submit(client)
+    end(world, [ended])
+    for job_id, detail in (
+        (waits, "has no prediction yet: no cycle has taken it in, or there is no history to predict it from."),
+        (ended, "has ended without a prediction: there was no history to predict it from."),
+    ):
+        problem = assert_problem(client.get(f"/v1/jobs/{job_id}/prediction"), "not-found")
+        assert problem["detail"] == f"Job {job_id} {detail}"
+
+
 def test_similar_jobs_are_of_the_same_program_nearest_gang_and_newest_first(client: Client, world: World) -> None:
     same = [submit(client, gpus=gpus) for gpus in (1, 4, 2, 2)]
     submit(client, gpus=2)  # still waits

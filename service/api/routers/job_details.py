@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import Query, Request, Response
 from fastapi.responses import JSONResponse
 
+from policies.lifecycle import TERMINAL, JobState
 from policies.model.cluster import Cluster
 from policies.model.estimate import Unit
 from policies.model.ids import JobId
@@ -122,18 +123,26 @@ def progress(dependencies: Deps, paging: Paging, job_id: JobPath) -> Page[Progre
 
 @routes.read("/jobs/{job_id}/prediction", READ_JOB, "Explain a job's newest prediction", 404)
 def prediction(caller: Caller, dependencies: Deps, leader: ToLeader, job_id: JobPath) -> PredictionDetailsDocument:
-    """404 until the next cycle has predicted the job. The contributions are computed now from the stored features."""
+    """404 for a job that was not predicted: before its first cycle, or without history. The contributions are computed now from
+    the stored features.
+    """
     with dependencies.reading() as connection:
         job = job_or_404(connection, job_id).job
         row = newest_prediction(connection, job_id)
         if row is None:
-            raise Problem(ProblemType.NOT_FOUND, f"Job {job_id} has no prediction yet; the next cycle makes it.")
+            raise Problem(ProblemType.NOT_FOUND, f"Job {job_id} {_not_predicted(JobState(job.state))}.")
         found = similar_jobs(connection, job, row.made_at_s, SIMILAR_MAX)
     similar = [past for past in found if caller.sees(past.project, past.user)]
     moved = None
     if row.model_version and readable(row.feature_schema, row.features):
         moved = leader.contributions(row.model_version, Unit(row.unit), row.features)
     return prediction_details(row, similar, moved)
+
+
+def _not_predicted(state: JobState) -> str:
+    if state in TERMINAL:
+        return "has ended without a prediction: there was no history to predict it from"
+    return "has no prediction yet: no cycle has taken it in, or there is no history to predict it from"
 
 
 @routes.read(
