@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -181,6 +181,9 @@ def list_command(
         sort = sort.lower()
         _check("--sort", sort.removeprefix("-"), tuple(SORT_KEYS))
     since_s = None if since is None else instant_s("--since", since)
+    order = _LISTED.get(sort)
+    if order == "oldest" and since_s is not None:
+        order = None  # The service lists from a time on the newest first.
 
     most = _most(limit, how, LIST_LIMIT)
 
@@ -189,18 +192,29 @@ def list_command(
             states=state or (),
             **asdict(filters),
             since_s=since_s,
+            order=order or "newest",
             # What stands first is known only when all are sorted.
-            limit=most + 1 if most and sort is None else None,
+            limit=most + 1 if most and order is not None else None,
         )
         if not most or len(found) <= most:
             return (found if sort is None else sorted_jobs(found, sort)), ""
-        if sort is None:
-            return found[:most], _cut("newest", most, None, "job")
+        if sort is None or order is not None:
+            return found[:most], _cut("newest" if order == "newest" else "first", most, None, "job")
         note = _cut("first", most, len(found), "job")
         return sorted_jobs(found, sort)[:most], note
 
     with connect() as client:
         _show_jobs(client, ask, how)
+
+
+_LISTED: Mapping[str | None, Literal["newest", "oldest"]] = {
+    None: "newest",
+    "-job": "newest",
+    "-submitted": "newest",
+    "job": "oldest",
+    "submitted": "oldest",
+}
+"""In which order the service lists jobs as they are sorted: they are numbered as they are submitted."""
 
 
 def _check(option: str, word: str, known: Sequence[str]) -> None:

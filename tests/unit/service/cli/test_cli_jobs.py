@@ -152,6 +152,29 @@ def test_list_shows_all_states_newest_first(cli: CliWorld) -> None:
     assert "'sleeping' is not one of" in wrong.stderr
 
 
+def test_a_list_by_number_or_submission_reads_no_more_than_it_shows(
+    cli: CliWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 63,000 jobs it read all of them, to show 50."""
+    ids = [str(cli.submit()) for _ in range(5)]
+    read: list[int] = []
+    list_jobs = Jobs.list
+
+    def spied(noun: Jobs[Any], **filters: Any) -> Any:
+        found = list_jobs.__get__(noun, Jobs)(**filters)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(Jobs, "list", spied)
+    for sort, shown in (("job", ids[:2]), ("submitted", ids[:2]), ("-job", ids[:2:-1]), ("-submitted", ids[:2:-1])):
+        assert cli.run("job", "list", "--sort", sort, "--limit", "2", "-q").stdout.split() == shown
+    assert read == [3, 3, 3, 3]
+    note = cli.run("job", "list", "--sort", "job", "--limit", "2").stderr
+    assert note.startswith("The first 2 jobs are shown; --limit 0 shows all.")
+    since = ("--since", "2020-01-01")
+    assert cli.run("job", "list", "--sort", "job", *since, "--limit", "2", "-q").stdout.split() == ids[:2]
+
+
 def test_list_says_that_it_is_cut_and_gives_programs_all(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "LIST_LIMIT", 2)
     ids = [str(cli.submit()) for _ in range(3)]
