@@ -1,5 +1,6 @@
 """The web application: routes, the request guard before them, one shape for every error, and the OpenAPI document."""
 
+from functools import cache
 from threading import Lock
 from typing import Any
 
@@ -10,7 +11,7 @@ from fastapi.params import ParamTypes
 from fastapi.routing import APIRoute, iter_route_contexts
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from service.api import problems
 from service.api.admission import Admission
@@ -155,7 +156,8 @@ def _query_parameters() -> dict[tuple[str, str], frozenset[str]]:
 def _describe(app: FastAPI) -> None:
     """FastAPI's document, with our errors instead of its own and the two tokens.
 
-    It takes a second of a processor, so it is made at the first request for it, beside the event loop, and not at the start.
+    It takes a second of a processor, so it is made at the first request for it, beside the event loop, and not at the start. To
+    write it takes longer than most requests, so its text is kept.
     """
     making, routes = Lock(), list(app.routes)
 
@@ -166,8 +168,12 @@ def _describe(app: FastAPI) -> None:
                 app.openapi_schema = _ours(document)
             return app.openapi_schema
 
-    async def answer(_: Request) -> JSONResponse:
-        return JSONResponse(await run_in_threadpool(openapi))
+    @cache
+    def text() -> bytes:
+        return bytes(JSONResponse(openapi()).body)
+
+    async def answer(_: Request) -> Response:
+        return Response(await run_in_threadpool(text), media_type=JSONResponse.media_type)
 
     app.openapi = openapi  # type: ignore[method-assign]
     app.add_route(OPENAPI_PATH, answer, include_in_schema=False)

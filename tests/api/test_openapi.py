@@ -21,6 +21,7 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+from starlette.responses import JSONResponse
 
 from service.api.app import OPENAPI_PATH, create_app
 from service.api.problems import MEDIA_TYPE, TYPE_PREFIX, ProblemType
@@ -57,6 +58,22 @@ def test_the_document_is_made_when_it_is_asked_for(app: FastAPI) -> None:
     made = create_app(app.state.dependencies)
     assert made.openapi_schema is None
     assert made.openapi() is made.openapi() is made.openapi_schema
+
+
+def test_the_text_of_the_document_is_made_once(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[bytes] = []
+    render = JSONResponse.render
+
+    def spied(response: JSONResponse, content: Any) -> bytes:
+        made.append(render(response, content))
+        return made[-1]
+
+    monkeypatch.setattr(JSONResponse, "render", spied)
+    dependencies = app.state.dependencies
+    with client_of(create_app(dependencies), dependencies.token) as client:
+        answers = [client.get(OPENAPI_PATH) for _ in range(3)]
+    assert {answer.content for answer in answers} == set(made) and len(made) == 1
+    assert answers[0].headers["content-type"] == "application/json"
 
 
 def references(node: Any) -> Iterator[str]:
