@@ -25,7 +25,11 @@ from sqlalchemy import Dialect as EngineDialect
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import InvalidatePoolError
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import NullType
 
 BUSY_TIMEOUT_S = 10.0
 """How long a writer waits for another one. Transactions take milliseconds, so ten seconds mean that something is stuck."""
@@ -188,6 +192,25 @@ _LOCKS = 0x536F6F6E << 32
 def dialect_of(url: URL) -> Dialect:
     """The kind of database that a URL names."""
     return SqliteDialect() if url.get_backend_name() == "sqlite" else PostgresDialect()
+
+
+class Likely(FunctionElement[Any]):
+    """A condition that SQLite takes to be true of most rows: so it looks for no index but one of such rows alone."""
+
+    inherit_cache = True
+    name = "likely"
+    # As a Boolean it would be compared with 1, and no longer be the condition of an index.
+    type = NullType()
+
+
+@compiles(Likely)
+def _condition(element: Likely, compiler: SQLCompiler, **options: Any) -> str:
+    return f"({compiler.process(element.clauses, **options)})"
+
+
+@compiles(Likely, "sqlite")
+def _likely(element: Likely, compiler: SQLCompiler, **options: Any) -> str:
+    return f"likely({compiler.process(element.clauses, **options)})"
 
 
 def take_locks(connection: Connection, *names: str) -> None:

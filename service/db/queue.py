@@ -18,7 +18,7 @@ from service.domain.forecast_scores import Milestone
 
 _QUEUED = JOBS.c.state == JobState.QUEUED.value
 
-_QUEUED_LITERALLY = JOBS.c.state == literal(JobState.QUEUED.value, literal_execute=True)
+QUEUED_LITERALLY = JOBS.c.state == literal(JobState.QUEUED.value, literal_execute=True)
 """The condition of the index ``ix_jobs_queued``: a database does not use it for a parameter, which may have any value."""
 
 _JOB_COLUMNS = columns(JOBS, "id name user project gpus state reason priority held submitted_at_s")
@@ -39,14 +39,14 @@ def queued_jobs(connection: Connection, caller: Identity) -> int:
     """How many queued jobs the caller sees: a count over an index of these jobs alone."""
     if caller.projects is None:
         return int(connection.execute(select(func.count()).select_from(JOBS).where(_QUEUED)).scalar_one())
-    counted = select(func.count()).select_from(JOBS).where(_QUEUED_LITERALLY)
+    counted = select(func.count()).select_from(JOBS).where(QUEUED_LITERALLY)
     return sum(connection.execute(part).scalar_one() for part in _of_projects(counted, caller, caller.projects))
 
 
 def queued_ids(connection: Connection, caller: Identity) -> list[JobId]:
     """The queued jobs that the caller sees, in the order of their submission. Reads an index of these jobs alone."""
     # One text of all: to make a row of each takes several times as long as to read them.
-    statement = select(func.aggregate_strings(cast(JOBS.c.id, Text), ",")).where(_QUEUED_LITERALLY)
+    statement = select(func.aggregate_strings(cast(JOBS.c.id, Text), ",")).where(QUEUED_LITERALLY)
     parts = [statement] if caller.projects is None else _of_projects(statement, caller, caller.projects)
     texts = (connection.execute(part).scalar() for part in parts)
     # As JSON the numbers are read several times as fast as by Python's own means.

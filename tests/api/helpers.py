@@ -1,13 +1,16 @@
 """The one assertion about errors, and bodies to start from."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 from httpx import Response
+from sqlalchemy import Connection, event
 
 from policies.model.cluster import Cluster
 from policies.registry import make_policy
 from service.api.problems import ProblemType
+from service.db.session import Database
 from service.engine.engine import Engine, Ports
 from service.executors.fake import FakeExecutor
 from service.sim.predictors import NoPredictor
@@ -72,3 +75,21 @@ def plain_job(**changes: Any) -> dict[str, Any]:
 def graph_job(**changes: Any) -> dict[str, Any]:
     """The job of the documentation: two layers, two stages."""
     return {**copy.deepcopy(examples.JOB), **changes}
+
+
+def plans_of(database: Database, read: Callable[[Connection], Any]) -> list[str]:
+    """How SQLite would run each statement of a read."""
+    plans: list[str] = []
+
+    def explain(conn: Connection, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
+        rows = conn.connection.cursor().execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+        plans.append("; ".join(str(row[3]) for row in rows))
+
+    with database.reading() as session:
+        connection = session.connection()
+        event.listen(database.engine, "before_cursor_execute", explain)
+        try:
+            read(connection)
+        finally:
+            event.remove(database.engine, "before_cursor_execute", explain)
+    return plans

@@ -18,7 +18,7 @@ from service.engine.limits import QUEUE, LimitOwner, OwnerLimit, Scope
 from service.wire import examples
 from service.wire.bodies import JobBody
 from tests.api.conftest import World
-from tests.api.helpers import assert_problem
+from tests.api.helpers import assert_problem, plans_of
 from tests.api.test_paging import fill
 
 NLP = LimitOwner(Scope.PROJECT, "nlp")
@@ -124,6 +124,13 @@ def test_the_queue_counts_what_all_owners_use_together(client: Client, world: Wo
     assert everything.jobs > everything.gpus_running > 0
     answer = client.get("/v1/queue").json()
     assert (answer["jobs"], answer["gpus_running"]) == everything
+
+
+@pytest.mark.parametrize("world", ["sqlite"], indirect=True)
+def test_what_owners_use_is_counted_in_the_index_of_queued_jobs(world: World) -> None:
+    """A look at the row of each of 60,000 jobs takes ten times as long."""
+    queued, holding = plans_of(world.database, uses)
+    assert (queued, "ix_jobs_state_id (state=?)" in holding) == ("SCAN jobs USING INDEX ix_jobs_queued", True)
 
 
 def test_the_queue_is_paused_and_resumed(client: Client, world: World) -> None:

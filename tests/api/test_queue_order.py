@@ -22,7 +22,7 @@ from service.executors.fake import FakeExecutor
 from service.forecast.forecast import Forecast, JobForecast, Spread
 from service.sim.predictors import NoPredictor
 from tests.api.conftest import NOW_S, World
-from tests.api.helpers import assert_problem, plain_job
+from tests.api.helpers import assert_problem, plain_job, plans_of
 from tests.api.people import client as client_for
 from tests.api.people import person, submitted
 from tests.null_sink import NullSink
@@ -148,17 +148,8 @@ def test_who_sees_a_project_gets_its_jobs_with_their_true_positions(
 
 @pytest.mark.parametrize("world", ["sqlite"], indirect=True)
 def test_the_queue_of_a_part_is_found_by_the_index_of_queued_jobs(world: World) -> None:
-    plans: list[str] = []
-    with world.database.reading() as session:
-        connection = session.connection()
-
-        def explain(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:
-            rows = connection.connection.cursor().execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
-            plans.extend(str(row[3]) for row in rows)
-
-        event.listen(world.database.engine, "before_cursor_execute", explain)
-        queued_ids(connection, Identity("ada", Role.VIEWER, frozenset({NO_PROJECT, "nlp", "vision"}), "key"))
-        event.remove(world.database.engine, "before_cursor_execute", explain)
+    seen = Identity("ada", Role.VIEWER, frozenset({NO_PROJECT, "nlp", "vision"}), "key")
+    plans = plans_of(world.database, lambda connection: queued_ids(connection, seen))
     assert len(plans) == 3
     assert all("ix_jobs_queued" in plan for plan in plans), plans
 
