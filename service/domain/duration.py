@@ -3,7 +3,7 @@
 import math
 import re
 
-PERIOD_S_MIN = 1.0
+PERIOD_S_MIN = 0.1
 """Of a walltime, and between checkpoints, of a job that is submitted: the service looks at its jobs a few times a second, so a
 shorter time is a mistake. Jobs of traces may have any."""
 

@@ -431,7 +431,7 @@ def test_what_must_be_above_zero_is_refused_with_its_option(cli: CliWorld, argum
 def test_a_time_below_a_second_is_refused_with_its_option(cli: CliWorld, option: str) -> None:
     result = cli.run("job", "submit", "--name", "x", option, "1e-5", "--", "true")
     assert result.exit_code == 2
-    assert "must be at least 1 s, not 1e-5" in result.stderr and option in result.stderr
+    assert "must be at least 0.1 s, not 1e-5" in result.stderr and option in result.stderr
     assert cli.run("job", "submit", "--name", "x", "--user", "ada", option, "1s", "--", "true").exit_code == 0
 
 
