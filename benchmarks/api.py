@@ -8,7 +8,8 @@ with a connection that stays open (:mod:`benchmarks.http_load`). Every accepted 
 service share the machine's cores; the CPU time that each of them used for a job or an answer is printed. Beside the single
 submissions another client asks for a job, with a pause of 20 ms after each answer. With ``--queued`` so many jobs wait already,
 how long scheduling passes take meanwhile is read from the service's own metrics, and at the end the service is killed while
-another one stands by. With ``--ended`` so many jobs of the past are in the database (a given one must be empty).
+another one stands by, and then a third one is started. With ``--ended`` so many jobs of the past are in the database (a given
+one must be empty).
 """
 
 import argparse
@@ -93,6 +94,7 @@ def main() -> None:
         _print_passes(passes, _passes(service))
         if arguments.queued:
             _print_take_over(service)
+            _print_start(service.database_url)
 
 
 def _print(name: str, outcome: Outcome, jobs: int, unit_s: float, cpu_s: float | None = None) -> None:
@@ -164,14 +166,27 @@ def _print_take_over(service: Service) -> None:
         before = cpu_s(standby.process)
         service.process.kill()
         died_s = time.monotonic()
-        for _ in tries("another service leads", 0.05):
-            status, ready = _get(standby, "/readyz")
-            if (status, json.loads(ready)["role"]) == (200, "leader"):
-                break
+        _wait_until_it_leads(standby)
         took_s, used_s = time.monotonic() - died_s, cpu_s(standby.process) - before
         print(
             f"{took_s:.1f} s after its death another service has passed over the queue; {used_s:.1f} s of a core for that"
         )
+
+
+def _print_start(database_url: str) -> None:
+    """From the start of a process to the end of its first pass, with the queue of a service that has ended orderly."""
+    began_s = time.monotonic()
+    with serving(database_url) as service:
+        _wait_until_it_leads(service)
+        took_s, used_s = time.monotonic() - began_s, cpu_s(service.process)
+        print(f"{took_s:.1f} s after its start a service has passed over the queue; {used_s:.1f} s of a core for that")
+
+
+def _wait_until_it_leads(service: Service) -> None:
+    for _ in tries("a service leads", 0.05):
+        status, ready = _get(service, "/readyz")
+        if (status, json.loads(ready)["role"]) == (200, "leader"):
+            return
 
 
 def _get(service: Service, path: str) -> tuple[int, str]:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,13 @@ from sqlmodel import Session
 from benchmarks.calibration import calibrate, line
 from benchmarks.filling import fill
 from policies.lifecycle import JobState
+from policies.model.cluster import Cluster, Server
 from policies.model.estimate import PredictionRequest
 from policies.model.graph import Stage, StageGraph
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from policies.model.parallelism import ParallelismConfig
+from policies.registry import make_policy
 from predictor.serving import LivePredictor
 from service.db import reads
 from service.db.backup import back_up
@@ -39,7 +42,10 @@ from service.db.session import Database, open_database
 from service.db.store import SqlStore
 from service.engine.ports import CycleBatch, JobWrite
 from service.engine.record import JobRecord
+from service.engine.world import Costs, world_of
 from service.runtime.garbage import made_to_stay
+
+_CLUSTER = Cluster("benchmark", tuple(Server(f"s{number}", 8) for number in range(8)))
 
 PAGE = 51
 """Rows that a page of the default length reads."""
@@ -70,6 +76,7 @@ def main() -> None:
         _pages(database, unit_s)
         fill(database, arguments.queued, JobState.QUEUED)
         world = _load(database, unit_s, f"and {arguments.queued:,} queued")
+        _lead(database, unit_s)
         _note_waiting(world, unit_s)
         _cycles(database, world, unit_s)
         _keep(database, unit_s)
@@ -167,6 +174,21 @@ def _load(database: Database, unit_s: float, what: str) -> list[JobRecord]:
 
     _print(f"load at start, {what}", _timed(load, 3), unit_s)
     return world
+
+
+def _lead(database: Database, unit_s: float) -> None:
+    """What a new leader computes of what it has loaded, before and in its first cycle: the policy's state and a decision."""
+    policy, world = make_policy("asrpt"), world_of(SqlStore(database).load(), _CLUSTER, Costs())
+    world.now_s = 1.0
+    states: list[Any] = []
+    with made_to_stay():
+        _print(
+            f"policy indexes {len(world.jobs):,} queued",
+            _timed(lambda: states.append(policy.rebuild(world)), 3),
+            unit_s,
+        )
+        decide = [_timed(partial(policy.decide, world, [], state), 1)[0] for state in states]
+    _print("its first decision", decide, unit_s)
 
 
 def _note_waiting(world: Sequence[JobRecord], unit_s: float) -> None:

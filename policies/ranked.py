@@ -178,11 +178,11 @@ class RankedPolicy(Scanner):
         if state.shares is not None:
             state.shares.restore(view, dump.get("shares", {}))
         self.restore(view, state, dump)
-        for job in view.jobs.values():
+        jobs = list(view.jobs.values())
+        state.guard.compete_all([job for job in jobs if job.waiting or job.placement is not None])
+        for job in jobs:
             if job.placement is not None:
                 state.hold(job, view.cluster, job.placement)
-            if job.waiting or job.placement is not None:
-                state.guard.compete(job)
             if job.reservation is not None:
                 state.ledger.reserve(job.id, job.reservation, demand_of(job.spec))
             if job.state in (JobState.PREEMPTING, JobState.CANCELLING):
@@ -190,7 +190,8 @@ class RankedPolicy(Scanner):
                 state.leave(job, job.placement)
         state.delays.restore(dump, view.jobs)
         state.guard.restore(dump)
-        for job in view.jobs.values():
+        state.gather()
+        for job in jobs:
             if job.waiting:
                 self.on_arrival(view, job, state)
                 if job.reason is Reason.RESERVED_SERVERS:
@@ -200,6 +201,7 @@ class RankedPolicy(Scanner):
             elif job.state in (JobState.STARTING, JobState.RUNNING):
                 self.index_running(view, job, state)
                 note_stretch(self, view, job, state)
+        state.enqueue_gathered()
         return state
 
     def decide(self, view: ClusterView, changes: Sequence[Change], state: SchedulerState) -> Decision:

@@ -110,8 +110,7 @@ class Asrpt(RankedPolicy):
         """Restore the virtual machine and the mix of gangs from the dump; jobs that are not in the dump are new."""
         assert isinstance(state, AsrptState)
         if self.options.preemption is not Preemption.NEVER:
-            for each in view.jobs.values():
-                state.pilots.note(each)
+            state.pilots.note_all(view.jobs.values())
         state.mix = GangMix(**dump.get("mix", {}))
         if self._watches_the_mix:
             state.mix.count(view, [job for job in view.jobs.values() if job.id > state.mix.last])

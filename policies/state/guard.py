@@ -1,6 +1,6 @@
 """The starvation guard: the jobs that come first because they have waited longest."""
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any
 
 from policies.model.ids import JobId
@@ -75,6 +75,12 @@ class StarvationGuard:
         if job.id not in self.guarded and job.id not in self._aside:
             self._enter_ages((job.submitted_at_s, job.id, job.spec.gpus))
 
+    def compete_all(self, jobs: Iterable[JobView]) -> None:
+        """The same for many jobs, of which none is known."""
+        entries = [(job.submitted_at_s, job.id, job.spec.gpus) for job in jobs]
+        self._aged.update([job for _, job, _ in entries])
+        self._ages.add_all(entries)
+
     def leave(self, job: JobView) -> None:
         """The job neither waits for GPUs nor holds any."""
         self._aside.pop(job.id, None)
@@ -87,15 +93,26 @@ class StarvationGuard:
 
     def start_waiting(self, job: JobView, cluster_gpus: int) -> None:
         """The job waits; it is not known as waiting yet."""
+        wait = self._waits[job.id] = self._wait_of(job, cluster_gpus)
+        if job.id not in self._aside:
+            self.waiting_order.add(wait.by_age)
+            self.overdue_order.add(wait.by_wait)
+
+    def start_waiting_all(self, jobs: Sequence[JobView], cluster_gpus: int) -> None:
+        """The same for many jobs. O(n log n)."""
+        waits = {job.id: self._wait_of(job, cluster_gpus) for job in jobs}
+        self._waits.update(waits)
+        counted = [wait for job, wait in waits.items() if job not in self._aside] if self._aside else waits.values()
+        self.waiting_order.add_all([wait.by_age for wait in counted])
+        self.overdue_order.add_all([wait.by_wait for wait in counted])
+
+    def _wait_of(self, job: JobView, cluster_gpus: int) -> _Wait:
         by_age = by_wait = (job.submitted_at_s, job.id)
         if job.attempts and self.gpus_max > 0.0:
             # Time that the job has run counts as if it had run on the guarded share of the cluster.
             ran_s = job.attained_service_s(0.0) / job.spec.gpus * cluster_gpus / self.gpus_max
             by_wait = (job.submitted_at_s + ran_s, job.id)
-        self._waits[job.id] = _Wait(by_age, by_wait, job.spec.gpus)
-        if job.id not in self._aside:
-            self.waiting_order.add(by_age)
-            self.overdue_order.add(by_wait)
+        return _Wait(by_age, by_wait, job.spec.gpus)
 
     def stop_waiting(self, job: JobId) -> None:
         """The job does not wait any more; it was known as waiting."""

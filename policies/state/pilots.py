@@ -4,7 +4,7 @@ The runs of a new sweep have one estimate, which may be wrong for all of them, a
 first one is worth more than its own end (:func:`policies.rank.gittins_units`). Our construction.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from policies.model.ids import JobId
 from policies.model.view import JobView
@@ -34,8 +34,19 @@ class Pilots:
         program = self._programs.get(job)
         if program is None:
             return 1
-        pilot = _pilot(self._runs[program])
-        return pilot[1] if pilot is not None and pilot[0] == job else 1
+        runs = self._runs[program]
+        return _alike(runs) if runs[0] == job else 1
+
+    def note_all(self, jobs: Iterable[JobView]) -> None:
+        """Note many jobs before any is known, and before their ranks are computed: nothing has changed then."""
+        found: dict[Program, tuple[Program, list[JobId]]] = {}
+        for job in jobs:
+            program = _program(job)
+            if program is not None:
+                shared, runs = found.setdefault(program, (program, []))
+                self._programs[job.id] = shared
+                runs.append(job.id)
+        self._runs = {program: SortedList(runs) for program, runs in found.values()}
 
     def note(self, job: JobView) -> None:
         """The job has arrived, has left, or has another estimate."""
@@ -72,7 +83,11 @@ class Pilots:
 
 def _pilot(runs: SortedList[JobId]) -> tuple[JobId, int] | None:
     """The pilot of these runs, and how many learn from it; None without runs."""
-    return (runs[0], 1 << (len(runs).bit_length() - 1)) if len(runs) else None
+    return (runs[0], _alike(runs)) if len(runs) else None
+
+
+def _alike(runs: SortedList[JobId]) -> int:
+    return 1 << (len(runs).bit_length() - 1)
 
 
 def _program(job: JobView) -> Program | None:

@@ -28,11 +28,11 @@ class SortedList(Generic[Value]):
 
     def __init__(self, values: Iterable[Value] = ()) -> None:
         """O(n log n)."""
-        ordered = sorted(values)
-        self._blocks = [ordered[at : at + BLOCK] for at in range(0, len(ordered), BLOCK)]
-        self._lasts = [block[-1] for block in self._blocks]
+        self._blocks: list[list[Value]] = []
+        self._lasts: list[Value] = []
         """The last value of each block."""
-        self._size = len(ordered)
+        self._size = 0
+        self.add_all(values)
 
     def __len__(self) -> int:
         return self._size
@@ -78,6 +78,13 @@ class SortedList(Generic[Value]):
             insort(block, value)
         if len(block) >= 2 * BLOCK:
             self._split(at)
+
+    def add_all(self, values: Iterable[Value]) -> None:
+        """Insert many values, in a fraction of the time of single ones. O(n log n) in all values."""
+        ordered = sorted([*self, *values])
+        self._blocks = [ordered[at : at + BLOCK] for at in range(0, len(ordered), BLOCK)]
+        self._lasts = [block[-1] for block in self._blocks]
+        self._size = len(ordered)
 
     def remove(self, value: Value) -> None:
         """Remove the first of the values that are equal to this one. Raises ValueError without one. O(log n + BLOCK)."""

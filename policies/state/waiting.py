@@ -1,7 +1,7 @@
 """The index of waiting jobs."""
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from policies.model.ids import JobId
@@ -47,6 +47,21 @@ class WaitingIndex:
             self.heads[gang] = key
             return True
         return False
+
+    def add_all(self, entries: Iterable[tuple[GangClass, JobKey, Owner]]) -> None:
+        """Index many jobs that are not indexed. O(n log n)."""
+        found: dict[GangClass, tuple[GangClass, list[JobKey]]] = {}
+        for gang, key, owner in entries:
+            owner, owned = self.owned.setdefault(owner, (owner, set()))
+            owned.add(key.job)
+            head = self.heads.get(gang)
+            shared, keys = found.setdefault(gang, (gang if head is None else self.keys[head.job][0], []))
+            keys.append(key)
+            self.keys[key.job] = (shared, key, owner)
+        for gang, keys in found.values():
+            ordered = self.classes.setdefault(gang, SortedList())
+            ordered.add_all(keys)
+            self.heads[gang] = ordered[0]
 
     def remove(self, job: JobId) -> tuple[GangClass, JobKey, Owner] | None:
         """Remove a job and return its class, key and owner; None for an unknown job."""

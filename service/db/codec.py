@@ -156,10 +156,10 @@ def _decode_rows(hint: Any, document: object) -> list[Any]:
 
 
 def _unversioned(document: object) -> dict[str, Any]:
-    if not isinstance(document, dict) or document.get("v") != VERSION:
-        version = document.get("v") if isinstance(document, dict) else None
+    body = dict(document) if isinstance(document, dict) else {}
+    if (version := body.pop("v", None)) != VERSION:
         raise CodecError(f"document version {version!r} is not {VERSION}")
-    return {key: value for key, value in document.items() if key != "v"}
+    return body
 
 
 @cache
@@ -168,7 +168,7 @@ def _shape(hint: Any) -> _Shape:
     if isinstance(hint, NewType):
         return _shape(hint.__supertype__)
     origin = get_origin(hint)
-    if origin in (Union, UnionType):
+    if _is_union(hint):
         return _union(get_args(hint))
     if origin is tuple:
         return _tuple(get_args(hint))
@@ -348,6 +348,8 @@ def _dataclass(kind: type[Any]) -> _Shape:
     # One try around each loop, not one per field: a restart decodes a hundred thousand of these.
     encoders = [(name, shape.encode) for name, shape in shapes.items()]
     decoders = {name: shape.decode for name, shape in shapes.items()}
+    # What is exactly of its field's type is taken as it is. JSON knows floats that are not finite.
+    plain = {name: kind for name, kind in ((name, _plain_type(hints[name])) for name in shapes) if kind is not None}
 
     def encode_object(value: Any) -> dict[str, Any]:
         if type(value) is not kind:
@@ -373,7 +375,7 @@ def _dataclass(kind: type[Any]) -> _Shape:
         name = ""
         try:
             for name, entry in value.items():
-                found[name] = decoders[name](entry)
+                found[name] = entry if type(entry) is plain.get(name) else decoders[name](entry)
         except CodecError as error:
             raise error.within(name) from None
         try:
@@ -382,6 +384,18 @@ def _dataclass(kind: type[Any]) -> _Shape:
             raise CodecError(str(error)) from None
 
     return _Shape(encode_object, decode_object)
+
+
+def _plain_type(hint: Any) -> type | None:
+    """The type whose values are in a document what they are in memory; None if the annotation admits no such type, or several."""
+    while isinstance(hint, NewType):
+        hint = hint.__supertype__
+    members = [member for member in get_args(hint) if member is not type(None)] if _is_union(hint) else [hint]
+    return members[0] if len(members) == 1 and members[0] in (str, bool, int) else None
+
+
+def _is_union(hint: Any) -> bool:
+    return get_origin(hint) in (Union, UnionType)
 
 
 def _has_default(field: "Field[Any]") -> bool:

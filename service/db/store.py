@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import inf
 from typing import TypeVar
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, and_, insert, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlmodel import Session
 
@@ -216,14 +216,14 @@ def _load(connection: Connection, arrays: SpecsOfArrays) -> StoredWorld:
         REQUESTS.c.job_id.is_not(None),
     )
     reader = JobReader(connection, arrays)
-    unfinished = reader.query().where(JOBS.c.state.in_(UNFINISHED_JOBS), JOBS.c.id.not_in(unseen))
+    unfinished = and_(JOBS.c.state.in_(UNFINISHED_JOBS), JOBS.c.id.not_in(unseen))
     known = select(*columns(SERVERS, "drained down engine_drained detail health_reason")).order_by(SERVERS.c.position)
     newest = connection.execute(
         select(CYCLES.c.number, CYCLES.c.at_s).order_by(CYCLES.c.number.desc()).limit(1)
     ).first()
     dump = select(CYCLES.c.dump).where(CYCLES.c.dump.is_not(None)).order_by(CYCLES.c.number.desc()).limit(1)
     return StoredWorld(
-        jobs=list(reader.read(unfinished, attempt_of)),
+        jobs=reader.read_all(unfinished, attempt_of),
         servers=[server_record(row) for row in connection.execute(known).mappings()],
         cycle=newest.number if newest is not None else 0,
         policy_dump=connection.execute(dump).scalar(),

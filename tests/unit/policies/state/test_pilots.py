@@ -63,3 +63,26 @@ def test_a_run_counts_while_it_holds_gpus_and_not_when_it_has_ended() -> None:
     jobs[0].state = JobState.SUCCEEDED
     pilots.note(jobs[0])
     assert [pilots.alike(job.id) for job in jobs] == [1, 2, 1, 1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(CHANGES, max_size=30))
+def test_runs_that_are_noted_together_count_as_one_by_one_and_none_has_changed(
+    changes: list[tuple[int, str, bool, str]],
+) -> None:
+    jobs = {}
+    for number, name, waits, estimate in changes:
+        job = jobs[number] = JobRecord(JobId(number), JobSpec(name, "user", gpus=1), 0.0, held=not waits)
+        job.estimate = ESTIMATES[estimate]
+    together, single = Pilots(), Pilots()
+    together.note_all(jobs.values())
+    for job in jobs.values():
+        single.note(job)
+    assert not together.changed()
+    for job in [*jobs.values(), JobRecord(JobId(JOBS + 1), JobSpec("x", "user", gpus=1), 0.0)]:
+        job.held, job.estimate = not job.held, ESTIMATES["distribution"]
+        assert [together.alike(each) for each in jobs] == [single.alike(each) for each in jobs]
+        single.changed()
+        together.note(job)
+        single.note(job)
+        assert together.changed() == single.changed()

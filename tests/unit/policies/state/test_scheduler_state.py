@@ -200,3 +200,63 @@ def test_a_dump_names_the_guarded_jobs(guard: float) -> None:
         "guarded": [1] if guard else [],
         "guarded_extra": None,
     }
+
+
+QUEUE = st.lists(
+    st.tuples(st.sampled_from([1, 2, 4]), st.integers(0, 5), st.integers(0, 9), st.integers(0, 1), st.integers(0, 2)),
+    max_size=30,
+)
+
+
+def indexed(state: SchedulerState) -> object:
+    """Everything that the indexes of waiting jobs hold, in the order in which they give it."""
+    waiting, guard = state.waiting, state.guard
+    return (
+        {gang: list(keys) for gang, keys in waiting.classes.items()},
+        waiting.heads,
+        waiting.keys,
+        {owner: jobs for owner, (_, jobs) in waiting.owned.items()},
+        (list(guard.waiting_order), list(guard.overdue_order), list(guard._ages)),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(QUEUE, QUEUE, st.sets(st.integers(0, 59)), st.sets(st.integers(0, 59)))
+def test_jobs_that_are_gathered_are_indexed_as_one_by_one(
+    before: list[tuple[int, int, int, int, int]],
+    then: list[tuple[int, int, int, int, int]],
+    again: set[int],
+    gone: set[int],
+) -> None:
+    """``before`` are indexed already; some jobs are enqueued twice, and some leave again."""
+    (_, state), (_, single) = make(8, guard=4.0), make(8, guard=4.0)
+    records = []
+    for number, (gpus, submitted_at_s, rank, priority, attempts) in enumerate([*before, *then]):
+        record = JobRecord(
+            JobId(number), JobSpec("j", f"u{number % 2}", gpus), float(submitted_at_s), priority=priority
+        )
+        record.attempts, record.held_gpu_s = attempts, 10.0 * attempts
+        records.append((record, float(rank)))
+    single.guard.compete_all([record for record, _ in records])
+    for record, _ in records:
+        state.guard.compete(record)
+    for one in (state, single):
+        one.guard.fill(0.0, any_fits)
+        for record, rank in records[: len(before)]:
+            one.enqueue(record, rank)
+        one.scan.valid = True
+    state.gather()
+    for one in (state, single):
+        for record, rank in records[len(before) :]:
+            one.enqueue(record, rank)
+        for record, rank in records:
+            if record.id in again:
+                one.enqueue(record, rank + 1.0)
+        for number in sorted(gone):
+            one.dequeue(JobId(number))
+    state.enqueue_gathered()
+    assert indexed(state) == indexed(single)
+    for one in (state, single):
+        one.waiting.check()
+        one.guard.check()
+    assert len(state.waiting) == len(records) - len({number for number in gone if number < len(records)})

@@ -18,7 +18,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @given(
     st.lists(VALUES, min_size=20, max_size=60),
-    st.lists(st.tuples(st.sampled_from(["add", "discard", "pop", "pop"]), VALUES), min_size=20, max_size=80),
+    st.lists(st.tuples(st.sampled_from(["add", "add_all", "discard", "pop", "pop"]), VALUES), min_size=20, max_size=80),
 )
 @settings(max_examples=200, deadline=None)
 def test_it_holds_what_a_plain_list_holds(first: list[int], changes: list[tuple[str, int]]) -> None:
@@ -28,6 +28,9 @@ def test_it_holds_what_a_plain_list_holds(first: list[int], changes: list[tuple[
             found.add(value)
             plain.append(value)
             plain.sort()
+        elif what == "add_all":
+            found.add_all(each % 31 for each in range(value, 7 * value, 5))
+            plain = sorted([*plain, *(each % 31 for each in range(value, 7 * value, 5))])
         elif what == "discard":
             assert found.discard(value) == (value in plain)
             if value in plain:

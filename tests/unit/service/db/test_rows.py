@@ -2,16 +2,18 @@
 
 import gc
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 from sqlalchemy import event, update
 
+from policies.lifecycle import JobState
 from policies.model.estimate import Estimate, LossCurve, Prediction, Unit
-from policies.model.ids import JobId
-from policies.model.job import JobSpec
-from policies.model.placement import Slowdown, SpanSeconds
+from policies.model.ids import JobId, ServerIndex
+from policies.model.job import IterationTimes, JobSpec
+from policies.model.placement import ServerShare, Slowdown, SpanSeconds, place
+from policies.model.reasons import Reason
 from service.db import codec, rows, specs
 from service.db.codec import CodecError
 from service.db.history import ImportedJob, ended_jobs, import_history, last_label
@@ -19,6 +21,7 @@ from service.db.lease import LEADER_LEASE, LeaderLease
 from service.db.session import Database
 from service.db.store import SqlStore
 from service.db.tables import JOBS
+from service.engine.record import JobRecord
 from service.server.leader_store import LeaderStore
 from tests.conformance.store_suite import SPEC, Driver, ended
 
@@ -154,3 +157,40 @@ def test_shadows_read_as_an_array_equal_those_read_one_by_one(items: list[Any]) 
 def test_shadows_that_nobody_wrote_are_refused(document: Any) -> None:
     with pytest.raises(CodecError):
         rows._shadows(document)
+
+
+_OTHER_VALUES: dict[str, Any] = {
+    "state": JobState.CANCELLING,
+    "reason": Reason.PRIORITY,
+    "reservation": place([ServerShare(ServerIndex(0), 1)]),
+    "estimate": Estimate((3.0,), Unit.SERVICE_S, "test"),
+    "iteration_times": IterationTimes(1.0, 2.0, 3.0),
+    "seconds_by_span": SpanSeconds("V100", server=0.5),
+    "loss_curve": LossCurve((1.0, 2.0), (0.5, 0.25)),
+    "stop_cause": Reason.WALLTIME,
+}
+
+
+def other_value(name: str, default: Any) -> Any:
+    """A value of a record's field that is not the default, and of its type."""
+    if name in _OTHER_VALUES:
+        return _OTHER_VALUES[name]
+    return True if default is False else (default or 0) + 3
+
+
+def test_whatever_differs_from_a_new_job_is_loaded(database: Database) -> None:
+    """Each stored field of a record differs in a job of its own; between them are jobs that are as they were submitted."""
+    names = [field.name for field in fields(JobRecord) if field.name in JOBS.c]
+    names = [name for name in names if name not in ("id", "spec", "submitted_at_s", "array_index")]
+    store = admitted(database, [SPEC] * (2 * len(names))).store
+    jobs = store.load().jobs
+    for job, name in zip(jobs[::2], names, strict=True):
+        setattr(job, name, other_value(name, getattr(job, name)))
+        with database.writing() as session:
+            session.connection().execute(update(JOBS).where(JOBS.c.id == job.id).values(rows.job_values(job)))
+    loaded = store.load().jobs
+    assert loaded == jobs
+    assert loaded == store.jobs([job.id for job in jobs])
+    assert [type(getattr(job, name)) for job in loaded for name in names] == [
+        type(getattr(job, name)) for job in store.jobs([job.id for job in jobs]) for name in names
+    ]
