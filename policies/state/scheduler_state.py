@@ -105,10 +105,12 @@ class SchedulerState:
 
     def enqueue(self, job: JobView, rank: float) -> None:
         """Index a waiting job, again if its rank or priority has changed."""
-        self.dequeue(job.id)
         if self._gathered is not None:
+            if job.id in self.waiting:
+                self.dequeue(job.id)
             self._gathered[job.id] = (job, rank)
             return
+        self.dequeue(job.id)
         gang, key = gang_class(job.spec, self.server_reservations), self._key(job, rank)
         owner = Owner(job.spec.project, job.spec.user)
         if self.waiting.add(gang, key, owner) or self._tried_beyond(gang, self.waiting.heads[gang]):

@@ -15,7 +15,7 @@ from sqlmodel import Session
 
 from service.db.dialects import take_locks
 from service.db.session import Database
-from service.db.tables import LEASES
+from service.db.tables import LEASES, columns
 from service.engine.ports import StoreUnavailable
 
 LEADER_LEASE = "leader"
@@ -38,8 +38,10 @@ class Lease(NamedTuple):
     expires_at_s: float
 
 
-def acquire(database: Database, name: str, holder: str, duration_s: float) -> Lease | None:
+def acquire(database: Database, name: str, holder: str, duration_s: float, ended: Lease | None = None) -> Lease | None:
     """Take a lease that is free or has expired; None while another holder has it.
+
+    ``ended``: a lease whose process has ended for certain. It is free, too, unless it has been taken since.
 
     The token is larger than every earlier one, even when the same holder takes the lease again: an earlier run of the same
     holder may still have a transaction under way.
@@ -50,7 +52,8 @@ def acquire(database: Database, name: str, holder: str, duration_s: float) -> Le
         take_locks(connection, f"lease {name}")
         now_s = database.now_s(session)
         found = connection.execute(select(LEASES).where(LEASES.c.name == name).with_for_update()).one_or_none()
-        if found is not None and found.expires_at_s > now_s and found.holder != holder:
+        gone = None if ended is None else ended.token
+        if found is not None and found.expires_at_s > now_s and found.holder != holder and found.token != gone:
             return None
         lease = Lease(name, holder, 1 if found is None else found.token + 1, now_s + duration_s)
         change = insert(LEASES) if found is None else update(LEASES).where(LEASES.c.name == name)
@@ -58,11 +61,12 @@ def acquire(database: Database, name: str, holder: str, duration_s: float) -> Le
         return lease
 
 
-def held_by_another(database: Database, name: str, holder: str) -> bool:
-    """Whether another holder has the lease now. Reads only: a standby service asks again and again."""
+def held_by_another(database: Database, name: str, holder: str) -> Lease | None:
+    """The lease, if another holder has it now. Reads only: a standby service asks again and again."""
     with database.reading() as session:
         held = (LEASES.c.name == name) & (LEASES.c.holder != holder) & (LEASES.c.expires_at_s > database.now_s(session))
-        return session.connection().execute(select(LEASES.c.token).where(held)).first() is not None
+        found = session.connection().execute(select(*columns(LEASES, " ".join(Lease._fields))).where(held)).first()
+        return None if found is None else Lease(*found)
 
 
 def is_led(database: Database, session: Session) -> bool:
@@ -116,7 +120,11 @@ def boot_time_s() -> float:
 
 
 class LeaderLease:
-    """A lease as one process uses it: taken, renewed, relied on no longer than is safe, and released. Thread-safe."""
+    """A lease as one process uses it: taken, renewed, relied on no longer than is safe, and released. Thread-safe.
+
+    ``has_ended``: whether the last process of another holder has ended for certain, as far as this one can know. Each holder has
+    at most one process at a time, which takes the lease itself.
+    """
 
     def __init__(
         self,
@@ -125,12 +133,14 @@ class LeaderLease:
         holder: str,
         duration_s: float,
         elapsed_s: Callable[[], float] = boot_time_s,
+        has_ended: Callable[[str], bool] = lambda holder: False,
     ) -> None:
         self.name = name
         self._database = database
         self._holder = holder
         self._duration_s = duration_s
         self._elapsed_s = elapsed_s
+        self._has_ended = has_ended
         self._lock = threading.Lock()
         self._lease: Lease | None = None
         self._valid_until_s = 0.0
@@ -151,12 +161,14 @@ class LeaderLease:
             raise FencedOff(f"the lease {self.name!r} was not renewed in time")
 
     def take(self) -> bool:
-        """Take the lease if it is free. Costs one read while another holder has it."""
+        """Take the lease if it is free, or its holder has ended. Costs one read, and a look at the holder, while there is one."""
         with self._lock:
-            if held_by_another(self._database, self.name, self._holder):
+            held = held_by_another(self._database, self.name, self._holder)
+            # The lease is read first: whoever has taken it before has ended then, too.
+            if held is not None and not self._has_ended(held.holder):
                 return False
             asked_at_s = self._elapsed_s()
-            lease = acquire(self._database, self.name, self._holder, self._duration_s)
+            lease = acquire(self._database, self.name, self._holder, self._duration_s, held)
             if lease is not None:
                 self._hold(lease, asked_at_s)
             return lease is not None

@@ -77,6 +77,11 @@ def _has_open_attempts(connection: Connection, service_id: str) -> bool:
     return connection.execute(statement.limit(1)).first() is not None
 
 
+def name_of(database: Database, service_id: str) -> str:
+    """The name that a service has registered; empty for an unknown one."""
+    return database.value(select(SERVICES.c.name).where(SERVICES.c.id == service_id)) or ""
+
+
 def heartbeat(database: Database, service_id: str) -> bool:
     """Store that the service lives; False, and nothing is stored, if it has been condemned."""
     with database.writing() as session:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 
 from sqlalchemy.exc import DBAPIError
 
@@ -42,6 +43,7 @@ from service.runtime.steady_clock import SteadyClock
 from service.server.agent import Agent
 from service.server.api_ports import ServiceFleet, ServiceProcess, ServiceScheduler, readings
 from service.server.clusters import ENGINES, OwnServers, gangs_of, local_servers
+from service.server.folder_lock import exclusive, has_ended
 from service.server.http_server import http_server
 from service.server.leadership import Leadership
 from service.server.leading import ONCE, Leading
@@ -51,7 +53,6 @@ from service.server.startup import (
     advertised_url,
     bind,
     check_tls,
-    exclusive,
     host_of,
     listen,
     open_current,
@@ -140,7 +141,9 @@ class Service:
         stored = stored_cluster(self.database, known)
         self.executor = make_executor(settings, self.clock, stored, gpus, machine, self.socket.getsockname()[:2])
         stack.callback(self.executor.attempts.close)
-        self.lead = LeaderLease(self.database, LEADER_LEASE, self.host.id, settings.leader_lease_s)
+        self.lead = LeaderLease(
+            self.database, LEADER_LEASE, self.host.id, settings.leader_lease_s, has_ended=self._has_ended
+        )
         agent = Agent(
             self.database,
             self.host.id,
@@ -229,12 +232,17 @@ class Service:
         settings = self.settings
         service = services.Registered(
             self.host.id,
-            f"{socket.gethostname()}:{settings.data_dir}",
+            f"{socket.gethostname()}:{settings.data_dir.absolute()}",
             advertised_url(settings, self.socket.getsockname()[:2]),
             version("sooner"),
             settings.lease_s,
         )
         services.register(self.database, service, claim=self.host.old)
+
+    def _has_ended(self, service: str) -> bool:
+        """Whether another service was on this machine and has ended for certain."""
+        machine, _, folder = services.name_of(self.database, service).partition(":")
+        return machine == socket.gethostname() and has_ended(Path(folder), service)
 
     @property
     def _attempts_host(self) -> str:

@@ -1,6 +1,5 @@
 """Checks before a service starts. Each failure ends the start with one clear line."""
 
-import fcntl
 import os
 import secrets
 import socket
@@ -122,20 +121,6 @@ def check_tls(settings: Settings) -> None:
             client_context(settings.tls_ca)
     except TlsError as error:
         raise StartError(str(error)) from error
-
-
-@contextmanager
-def exclusive(data_dir: Path) -> Iterator[None]:
-    """Lock the data folder, until the process ends. Raises StartError if another service holds the lock."""
-    descriptor = os.open(data_dir / "serve.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise StartError(f"a service is running on {data_dir} already") from None
-        yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -83,6 +83,19 @@ def test_a_standby_takes_over_within_ten_seconds_and_adopts_what_it_is_told(pair
     assert_sound(second, other, 20)
 
 
+def test_a_leader_that_dies_on_the_same_machine_is_replaced_before_its_lease_expires(pair: Pair) -> None:
+    """Its lease was renewed at most ten seconds ago, and standbys look every five."""
+    first, second = pair(LEADER_LEASE_S="30")
+    job = first.train(100, 0.02, name="steady", gpus=2)
+    first.until(lambda: first.story(job), 20, "the program runs")
+    first.kill()
+    assert until_leads(second) < 15.0
+    first.start()
+    assert role(first) == "standby"
+    assert first.until_state(job, "succeeded")["attempts"] == 1
+    assert_sound(first, job, 100)
+
+
 def test_a_cancellation_reaches_an_attempt_of_a_standby(pair: Pair) -> None:
     """The leader elsewhere says so in the database; the service that holds the attempt stops it."""
     first, second = pair()

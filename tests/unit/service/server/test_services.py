@@ -228,6 +228,28 @@ def test_a_lead_that_is_lost_while_it_is_renewed_stays_lost(
     assert lead.take()
 
 
+def test_the_lease_of_a_holder_that_has_ended_is_taken_at_once(database: Database, clock: Clock) -> None:
+    dead: set[str] = set()
+    first = lead_of(database, clock)
+    second = LeaderLease(database, LEADER_LEASE, "b", 10.0, clock.now_s, dead.__contains__)
+    assert first.take()
+    assert not second.take()
+    dead.add("a")
+    assert second.take()
+    assert second.token == 2
+    assert not first.renew()
+
+
+def test_a_holder_that_has_taken_the_lease_again_since_it_ended_keeps_it(database: Database, clock: Clock) -> None:
+    """Its next process starts between the look at the lease and the look at the dead one."""
+    again = lead_of(database, clock)
+    second = LeaderLease(database, LEADER_LEASE, "b", 10.0, clock.now_s, lambda holder: again.take())
+    assert lead_of(database, clock).take()
+    assert not second.take()
+    assert again.renew()
+    assert (second.token, again.token) == (None, 2)
+
+
 def test_a_lead_counts_from_before_it_asked(database: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process stood still while the database answered: the lease is as old as the question."""
     elapsed = [0.0]
