@@ -27,9 +27,10 @@ _UNKNOWN: Room = 0, 0
 
 
 def may_consolidate(
-    pool: FreePool, cluster: Cluster, job: JobView, free: Mapping[ServerIndex, int] | None = None
+    pool: FreePool, cluster: Cluster, job: JobView, free: Mapping[ServerIndex, int] | None = None, more: int = 0
 ) -> bool:
-    """Whether a placement of the job in the pool may be consolidated, if these servers had so many GPUs ``free``.
+    """Whether a placement of the job in the pool may be consolidated, if these servers had so many GPUs ``free``, and if ``more``
+    servers were empty.
 
     O(GPU types x (GPUs of a server + ``free``)) beside memos.
     """
@@ -37,7 +38,7 @@ def may_consolidate(
         servers, gpus = room_needed(cluster, job, name)
         if servers == 0:
             return True
-        roomy = pool.servers_with(gpus, name)
+        roomy = pool.servers_with(gpus, name) + more
         if free is not None:
             roomy += sum([after >= gpus > pool.free(server) for server, after in free.items()])
         if roomy >= servers:

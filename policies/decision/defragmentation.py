@@ -13,6 +13,7 @@ from policies.choose import Candidate
 from policies.consolidation import room_needed
 from policies.decision.future_pool import FuturePool
 from policies.decision.preemption import PreemptionContext
+from policies.decision.searches import Room
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.view import JobView
@@ -35,6 +36,27 @@ def make_room(
         return None
     if remaining_s is None or (times.slowdown is not None and not times.slowdown.measured):
         return None
+    room = _room(context, job, scattered)
+    if room is None:
+        return None
+    gain_s = remaining_s * (scattered.iteration_s - room.iteration_s) / times.min_s
+    if context.eta * job.spec.gpus * gain_s <= room.cost_s:
+        return None
+    return room.placement, room.movers
+
+
+def _room(context: PreemptionContext, job: JobView, scattered: Candidate) -> Room | None:
+    """The room that could be made for the job, whether that pays or not. Found once for jobs that are placed alike."""
+    alike = context.likeness(job)
+    if alike is None:
+        return _found_room(context, job, scattered)
+    sought, rooms = (alike, job.priority), context.searches.rooms
+    if sought not in rooms:
+        rooms[sought] = _found_room(context, job, scattered)
+    return rooms[sought]
+
+
+def _found_room(context: PreemptionContext, job: JobView, scattered: Candidate) -> Room | None:
     movers = _movers(context, job, scattered)
     if movers is None:
         return None
@@ -44,13 +66,10 @@ def make_room(
         candidate = pool.fit(job, consolidated_only=True)
     if candidate is None or candidate.iteration_s is None:
         return None
-    gain_s = remaining_s * (scattered.iteration_s - candidate.iteration_s) / times.min_s
     used = set(candidate.placement.servers)
     needed = [mover for mover in movers if mover.placement is not None and used.intersection(mover.placement.servers)]
-    cost = sum(mover.spec.gpus * context.seconds_lost(mover) for mover in needed)
-    if context.eta * job.spec.gpus * gain_s <= cost:
-        return None
-    return candidate.placement, tuple(mover.id for mover in needed)
+    cost_s = sum([mover.spec.gpus * context.seconds_lost(mover) for mover in needed])
+    return Room(candidate.placement, candidate.iteration_s, tuple([mover.id for mover in needed]), cost_s)
 
 
 def _movers(context: PreemptionContext, job: JobView, scattered: Candidate) -> Sequence[JobView] | None:

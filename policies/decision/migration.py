@@ -55,10 +55,14 @@ def migrate(context: PreemptionContext, plan: Plan) -> None:
 
 def _better_stretch(context: PreemptionContext, job: JobView) -> float | None:
     """The stretch of a consolidated placement on GPUs that are free or its own; None where there is none."""
-    times = job.iteration_times
+    times, free_now, cluster = job.iteration_times, context.state.pool, context.view.cluster
     assert times is not None
+    assert job.placement is not None
+    # Mostly even empty servers would not do, so what else they hold need not be known.
+    if not may_consolidate(free_now, cluster, job, more=len(job.placement.shares)):
+        return None
     free = free_without(context, job)
-    if not may_consolidate(context.state.pool, context.view.cluster, job, free):
+    if not may_consolidate(free_now, cluster, job, free):
         return None
     known_s = known_fit_s(context, job, free)
     if known_s is not None:

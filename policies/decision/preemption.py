@@ -5,13 +5,14 @@ rank_j < eta x min over V of rank_v - sum over V of (g_v / G) (checkpoint_s + re
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from policies.decision.decider import Decider
+from policies.decision.searches import Searches, likeness
 from policies.model.ids import JobId, ServerIndex
 from policies.model.resources import Demand, taken_by
 from policies.model.view import ClusterView, JobView
-from policies.options import Preemption, PreemptUnsaved
+from policies.options import PlacementMethod, Preemption, PreemptUnsaved
 from policies.rules.registered import protected_until_s
 from policies.rules.unsaved_work import cannot_save
 from policies.state.keys import JobKey
@@ -31,7 +32,7 @@ class PreemptionContext:
 
     __slots__ = (
         "_fetched", "_limits", "_ranks", "_unsaved_by_priority", "_victim_order", "eta", "may_preempt", "movable",
-        "next_stoppable_s", "policy", "state", "view",
+        "next_stoppable_s", "policy", "searches", "state", "view",
     )  # fmt: skip
 
     def __init__(self, policy: Decider, view: ClusterView, state: SchedulerState) -> None:
@@ -46,6 +47,7 @@ class PreemptionContext:
         self.movable: dict[tuple[ServerIndex, int, int], tuple[Sequence[JobView], int, float]] = {}
         """By server, priority and number of jobs that are being stopped: the jobs on the server that may be moved, their GPUs,
         and the GPU seconds that they lose."""
+        self.searches = Searches()
         self._ranks: dict[JobId, float] = {}
         self._limits: dict[JobId, float] = {}
         """Below which rank displacing each running job alone pays."""
@@ -71,6 +73,14 @@ class PreemptionContext:
         """Seconds of run time that a stop costs the job."""
         costs = self.view.costs
         return costs.checkpoint_s + costs.restart_s + job.lost_s(self.view.now_s)
+
+    def likeness(self, job: JobView) -> Hashable | None:
+        """What decides where this waiting job could be placed; None where that depends on the job itself: at random, or where a
+        reservation of servers may end before the job does.
+        """
+        if self.policy.options.placement is PlacementMethod.RANDOM or self.view.server_reservations:
+            return None
+        return likeness(self.state.waiting.keys[job.id][0], job)
 
     def may_stop(self, job: JobView) -> bool:
         """Whether no preemption rule protects the job now; notes when the next protected job may be stopped."""

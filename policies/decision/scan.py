@@ -123,6 +123,7 @@ def _try_heads(policy: Scanner, context: PreemptionContext, plan: Plan, heads: Q
     until when.
     """
     state = context.state
+    context.searches.forget()
     delayed: dict[GangClass, int] = {}
     kept_out = _KeptOut(context, plan)
     while heads.waiting:
@@ -137,6 +138,7 @@ def _try_heads(policy: Scanner, context: PreemptionContext, plan: Plan, heads: Q
             continue
         outcome, reason = policy.try_job(context, plan, job, head.key)
         if outcome is Outcome.PLACED:
+            context.searches.forget()
             if reason is Reason.RESERVED:
                 heads.retry_infeasible(head)
             heads.push_next(head)
@@ -229,6 +231,7 @@ def try_job(
     if candidate is not None:
         if options.reserve:
             state.ledger.start_tentatively(view, candidate.placement, demand_of(job.spec))
+            context.searches.forget()
         return Outcome.DELAYED, Reason.CONSOLIDATION_DELAY
     reason = blocked_reason(view, state, job)
     # Servers that are closed to this job may be open to the next one of its class.

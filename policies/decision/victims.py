@@ -1,12 +1,14 @@
 """Which jobs to stop for a waiting job: the worst-ranked ones that free a placement for it, if that pays."""
 
 from collections.abc import Sequence
+from math import inf
 from typing import NamedTuple
 
-from policies.choose import Candidate, consolidated, free_for
+from policies.choose import consolidated, free_for
 from policies.decision.future_pool import FuturePool
 from policies.decision.preemption import PreemptionContext, freed_gpus
-from policies.model.ids import JobId, ServerIndex
+from policies.decision.searches import Found, VictimSearch
+from policies.model.ids import ServerIndex
 from policies.model.job import JobSpec
 from policies.model.placement import Placement
 from policies.model.resources import Amounts, demand_of, taken_by
@@ -17,34 +19,55 @@ from policies.throughput import times_in_reach
 CANDIDATES_MAX = 256
 """Running jobs looked at, the worst first, when the GPUs of one server are sought."""
 
-Found = tuple[Candidate, tuple[JobId, ...]]
-"""A placement, and the jobs to stop for it."""
-
 
 def find_victims(context: PreemptionContext, job: JobView, key: JobKey, *, consolidated_only: bool) -> Found | None:
     """A placement on GPUs that are free, being vacated, or held by jobs that are worth displacing; and those jobs.
 
     ``consolidated_only``: the job could start elsewhere already, so only a placement that keeps its communication local counts.
-    GPUs that are being vacated are used before any further job is stopped. O(victims log n).
+    GPUs that are being vacated are used before any further job is stopped. O(victims log n), less where the search for a job
+    before it tells the answer.
     """
+    alike = context.likeness(job)
+    if alike is None:
+        return _searched(context, job, key, consolidated_only=consolidated_only).found
+    sought = alike, key.tier, key.minus_priority, key.project_level, consolidated_only
+    before = context.searches.victims.get(sought)
+    if before is not None and before.rank <= key.rank:
+        return before.found if _also_for(context, key, before) else None
+    search = context.searches.victims[sought] = _searched(context, job, key, consolidated_only=consolidated_only)
+    return search.found
+
+
+def _also_for(context: PreemptionContext, key: JobKey, search: VictimSearch) -> bool:
+    """Whether a job that is placed alike, with a key that is no better, would find the same."""
+    if search.found is None or search.last is None:
+        return True
+    _, victims = search.found
+    return context.displaces(key, search.last) and context.pays(key, [context.view.jobs[each] for each in victims])
+
+
+def _searched(context: PreemptionContext, job: JobView, key: JobKey, *, consolidated_only: bool) -> VictimSearch:
     with FuturePool(context) as pool:
         candidate = pool.fit(job, consolidated_only=consolidated_only) if pool.added else None
         if candidate is not None:
-            return candidate, ()
+            return VictimSearch(key.rank, (candidate, ()), None)
         picked = _enough(context, pool, job, key, fits_already=consolidated_only)
+        if picked is None:
+            return VictimSearch(key.rank, None, None)
         scattered = None
-        if picked is not None:
-            candidate = pool.fit(job, consolidated_only=consolidated_only)
-            if candidate is not None:
-                victims = indispensable(job.spec, candidate.placement, picked, pool)
-                if context.pays(key, victims):
-                    scattered = candidate, tuple(victim.id for victim in victims)
-                    if consolidated(candidate, times_in_reach(job, context.view.cluster, candidate.placement)):
-                        return scattered
-        if picked is None or job.iteration_times is None:
-            return scattered
-        pool.restore()
-        return _one_server(context, job, key) or scattered
+        candidate = pool.fit(job, consolidated_only=consolidated_only)
+        if candidate is not None:
+            victims = indispensable(job.spec, candidate.placement, picked, pool)
+            if context.pays(key, victims):
+                scattered = VictimSearch(key.rank, (candidate, tuple(victim.id for victim in victims)), picked[-1])
+                if consolidated(candidate, times_in_reach(job, context.view.cluster, candidate.placement)):
+                    return scattered
+        if job.iteration_times is not None:
+            pool.restore()
+            if (found := _one_server(context, job, key)) is not None:
+                # No job of another rank need find the same.
+                return VictimSearch(inf, found, None)
+        return scattered or VictimSearch(key.rank, None, None)
 
 
 def _enough(

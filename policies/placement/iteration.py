@@ -89,11 +89,26 @@ def gang(graph: StageGraph, config: ParallelismConfig) -> Gang:
     )
 
 
+_GANGS_MAX = 4096
+
+_gangs: dict[tuple[int, int], tuple[StageGraph, ParallelismConfig, Gang]] = {}
+"""The gangs of these very objects, by their ids: a decision asks for them again and again, and :func:`gang` hashes whole graphs.
+An entry holds its objects, so their ids are those of no others. Several threads use it, each step by one call."""
+
+
 def gang_of(spec: JobSpec) -> Gang | None:
     """The job's gang; None for a job without a stage graph."""
-    if spec.stage_graph is None or spec.parallelism is None:
+    graph, config = spec.stage_graph, spec.parallelism
+    if graph is None or config is None:
         return None
-    return gang(spec.stage_graph, spec.parallelism)
+    known = _gangs.get((id(graph), id(config)))
+    if known is not None:
+        return known[2]
+    found = gang(graph, config)
+    if len(_gangs) >= _GANGS_MAX:
+        _gangs.clear()
+    _gangs[id(graph), id(config)] = graph, config, found
+    return found
 
 
 def straddles(gang: Gang, gpus: Iterable[int], counts: Iterable[Sequence[int]]) -> bool:

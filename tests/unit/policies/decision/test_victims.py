@@ -1,5 +1,6 @@
 """Which victims are found: the worst that free the needed placement, no more than needed, and only if it pays."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import given, settings
@@ -48,25 +49,33 @@ class Scene:
 
     def victims_for(self, left_s: float, gpus: int, priority: int = 0, chatty: bool = False, **spec: Any) -> Found:
         """What a waiting job finds."""
-        number = JobId(len(self.world.jobs) + 1)
+        return self.victims_of_each([(left_s, priority)], gpus, chatty, **spec)[0]
+
+    def victims_of_each(
+        self, waiting: Sequence[tuple[float, int]], gpus: int, chatty: bool = False, **spec: Any
+    ) -> list[Found]:
+        """What each of the waiting jobs with these seconds left and priorities finds, one after the other in one decision."""
         if chatty:
             spec |= {"stage_graph": CHATTY, "parallelism": ParallelismConfig((gpus,), (1,))}
-        job = JobRecord(number, JobSpec("waits", "u", gpus, **spec), 1.0, priority=priority)
-        job.estimate = Estimate((left_s,), Unit.SERVICE_S, "test")
-        if chatty:
-            job.iteration_times = iteration_times(CHATTY, job.spec.parallelism, self.world.cluster, None)  # type: ignore[arg-type]
-        self.world.jobs[number] = job
+        jobs = []
+        for left_s, priority in waiting:
+            job = JobRecord(
+                JobId(len(self.world.jobs) + 1), JobSpec("waits", "u", gpus, **spec), 1.0, priority=priority
+            )
+            job.estimate = Estimate((left_s,), Unit.SERVICE_S, "test")
+            if chatty:
+                job.iteration_times = iteration_times(CHATTY, job.spec.parallelism, self.world.cluster, None)  # type: ignore[arg-type]
+            self.world.jobs[job.id] = job
+            jobs.append(job)
         state = self.policy.rebuild(self.world)
         state.ledger.sync(self.world)
         before = [state.pool.free(ServerIndex(server)) for server in range(len(self.world.servers))]
-        found = find_victims(
-            PreemptionContext(self.policy, self.world, state),
-            job,
-            state.waiting.keys[number][1],
-            consolidated_only=False,
-        )
+        context = PreemptionContext(self.policy, self.world, state)
+        keys = [state.waiting.keys[job.id][1] for job in jobs]
+        found = [find_victims(context, job, key, consolidated_only=False) for job, key in zip(jobs, keys, strict=True)]
         assert [state.pool.free(ServerIndex(server)) for server in range(len(before))] == before, "the pool was lent"
-        del self.world.jobs[number]
+        for job in jobs:
+            del self.world.jobs[job.id]
         return found
 
 
@@ -205,3 +214,17 @@ def test_chosen_victims_suffice_pay_off_and_are_needed(
         for share in running[victim].placement.shares:  # type: ignore[union-attr]
             rest[share.server] -= share.gpus
         assert any(rest[share.server] < share.gpus for share in placement.shares), "one more than needed"
+
+
+@settings(max_examples=150, deadline=None)
+@given(LEFT, st.lists(st.integers(1, 1000), min_size=2, max_size=4), st.sampled_from([1, 2, 4, 8]), st.booleans())
+def test_a_job_finds_after_others_that_are_placed_alike_what_it_would_find_alone(
+    rows: list[tuple[int, int, int]], lefts_s: list[int], gpus: int, chatty: bool
+) -> None:
+    scene = Scene(8, 8, restart_s=200.0)
+    for seconds, size, server in rows:
+        if scene.world.free_gpus(ServerIndex(server)) >= size:
+            scene.runs(float(seconds), (server, size))
+    waiting = [(float(left_s), 0) for left_s in sorted(lefts_s)]
+    alone = [scene.victims_of_each([job], gpus, chatty)[0] for job in waiting]
+    assert scene.victims_of_each(waiting, gpus, chatty) == alone
