@@ -1,13 +1,14 @@
 """The scheduling loop: run the engine periodically, at the wake time of a decision, and when a report or a request arrives.
 
-APScheduler keeps the timers. A lock makes the cycles run one after another. This module makes no scheduling decisions.
+APScheduler keeps the timers. A lock makes the cycles run one after another; a second one keeps readers out while a cycle changes
+the engine. This module makes no scheduling decisions.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -26,7 +27,7 @@ RECONCILE_EVERY = 3
 """Periodic cycles per reconciliation of the desired state with the executor's."""
 
 READ_WAIT_S = 5.0
-"""Longest wait of a reader for the end of a cycle. Cycles take milliseconds; loading a large state takes seconds."""
+"""Longest wait of a reader for a cycle that changes the engine. That takes milliseconds; loading a large state takes seconds."""
 
 REST = 3.0
 """A cycle that a request causes begins this many times the last cycle's duration after it, or later. Under a flood of requests
@@ -94,7 +95,10 @@ class SchedulerLoop:
         self._watch = watch or NoWatch()
         self._conditions = conditions
         self._wall_s = wall_s
+        self._turn = threading.Lock()
+        """Held by whoever runs a cycle, to its end. Taken before ``_lock``."""
         self._lock = threading.Lock()
+        """Held by whoever reads the engine, or changes it."""
         self._done = threading.Condition()
         self._cycles_done = 0
         self._cycles = 0
@@ -111,7 +115,7 @@ class SchedulerLoop:
 
     def start(self) -> None:
         """Reconcile once, then run cycles on timers until :meth:`close`."""
-        with self._lock:
+        with self._turn:
             self._reconcile()
         period = {"max_instances": 1, "coalesce": True, "misfire_grace_time": None}
         self._scheduler.add_job(
@@ -130,7 +134,7 @@ class SchedulerLoop:
         Call this before the scheduler's shutdown. The shutdown waits for the cycle while it holds a lock that the cycle needs to
         set a timer.
         """
-        with self._lock:
+        with self._turn, self._lock:
             if self._closed:
                 return
             self._closed = True
@@ -156,7 +160,10 @@ class SchedulerLoop:
         self._once(self._answer, max(self._clock.now_s(), self._rest_until_s))
 
     def read(self, look: Callable[[Engine[Any]], Answer]) -> Answer:
-        """Call ``look`` with the engine between two cycles. Raises Busy if none ends within :data:`READ_WAIT_S`."""
+        """Call ``look`` with the engine while no cycle changes it: between two cycles, or while one sends its commands.
+
+        Raises Busy after :data:`READ_WAIT_S`.
+        """
         if not self._lock.acquire(timeout=READ_WAIT_S):
             raise Busy(f"a scheduling cycle has been running for more than {READ_WAIT_S:g} s")
         try:
@@ -181,7 +188,7 @@ class SchedulerLoop:
 
     def _answer(self) -> None:
         """Run the cycle that a nudge requested, unless one has begun since."""
-        with self._lock:
+        with self._turn:
             # A cycle that was under way at the nudge has ended now, and its pause has begun. After close() no timer may be set.
             if not self._nudged:
                 return
@@ -204,7 +211,7 @@ class SchedulerLoop:
                 self._done.notify_all()
 
     def _run_alone(self, reconcile: bool) -> None:
-        with self._lock:
+        with self._turn:
             # A nudge from here on may be too late for this cycle and requests another one.
             self._nudged = False
             if self._closed or not self._conditions.may_run():
@@ -212,8 +219,8 @@ class SchedulerLoop:
             self._failed = True
             began_at_s = self._clock.now_s()
             try:
-                with self._watch.cycle():
-                    outcome = self._engine.cycle()
+                with self._watch.cycle(), self._lock:
+                    outcome = self._engine.cycle(self._sending())
                 if reconcile:
                     self._reconcile()
             except Exception:
@@ -221,7 +228,8 @@ class SchedulerLoop:
                 self.failures += 1
                 self._watch.passed("broken")
                 logger.exception("a scheduling cycle failed; the state is loaded again")
-                self._recover()
+                with self._lock:
+                    self._recover()
                 return
             self._watch.passed("failed" if outcome.failed else "committed" if outcome.committed else "idle")
             self.cycle_number = outcome.number
@@ -232,6 +240,16 @@ class SchedulerLoop:
             if outcome.failed:
                 logger.error("%s", outcome.failed)
             self._arm(outcome.wake_at_s)
+
+    @contextmanager
+    def _sending(self) -> Iterator[None]:
+        """Let others read the engine: it has changed, and is as it was committed."""
+        self.cycle_number = self._engine.number
+        self._lock.release()
+        try:
+            yield
+        finally:
+            self._lock.acquire()
 
     def _reconcile(self) -> None:
         try:

@@ -13,6 +13,7 @@ is read again. A failed transaction discards the world and loads it again.
 import heapq
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
@@ -117,8 +118,14 @@ class Engine(Generic[State]):
         self._refusals = Refusals()
         self._outdated: dict[JobId, None] = {}
         self._refreshed: list[JobId] = []
+        self._sending: AbstractContextManager[object] | None = None
         self.recover()
         ports.predictor.watch(self.attained)
+
+    @property
+    def number(self) -> int:
+        """The number of the newest committed cycle."""
+        return self._number
 
     @property
     def world(self) -> World:
@@ -146,12 +153,16 @@ class Engine(Generic[State]):
         self._wake_at_s = None
         self._stale = False
 
-    def cycle(self) -> CycleOutcome:
+    def cycle(self, sending: AbstractContextManager[object] | None = None) -> CycleOutcome:
         """One cycle. O((requests + reports + actions) log n) besides the ports' own costs.
 
         If the store is unavailable, nothing changes and the outcome holds the error. After any other exception the next cycle
         loads the world from the store.
+
+        ``sending``: a context around the commands that follow the commit. To send them may take long, and others may read the
+        engine meanwhile.
         """
+        self._sending = sending
         try:
             if self._stale:
                 self.recover()
@@ -417,9 +428,9 @@ class Engine(Generic[State]):
         self._refusals.forget(cycle.writes, dropped)
         self._tell(cycle, dropped)
         self._ports.sink.cycle(batch)
-        self._command(cycle, dropped)
         if dropped:
             self._undo(cycle, applied, dropped)
+        self._command(cycle, dropped)
         return CycleOutcome(self._number, committed=True, wake_at_s=self._wake(), actions=applied)
 
     def _dump_is_due(self) -> bool:
@@ -468,6 +479,15 @@ class Engine(Generic[State]):
 
     def _command(self, cycle: Cycle, dropped: frozenset[JobId]) -> None:
         """Acknowledge the committed reports and send the commands. The last step: both are repeated if they fail."""
+        if not cycle.handled and not cycle.commands:
+            return
+        if self._sending is None:
+            self._send(cycle, dropped)
+        else:
+            with self._sending:
+                self._send(cycle, dropped)
+
+    def _send(self, cycle: Cycle, dropped: frozenset[JobId]) -> None:
         executor = self._ports.executor
         if cycle.handled:
             executor.acknowledge([report for job_id, report in cycle.handled if job_id not in dropped])

@@ -21,7 +21,7 @@ class _Passes:
         self.broken = broken
         self.recovered = 0
 
-    def cycle(self) -> Any:
+    def cycle(self, sending: Any) -> Any:
         if self.broken:
             raise RuntimeError("broken")
         return CycleOutcome(1, committed=True, wake_at_s=None)
@@ -58,7 +58,7 @@ class _Backlog:
         self.within, self.go_on = threading.Event(), threading.Event()
         self.cycles = 0
 
-    def cycle(self) -> Any:
+    def cycle(self, sending: Any) -> Any:
         self.cycles += 1
         self.within.set()
         self.go_on.wait(60.0)
@@ -119,7 +119,7 @@ class _Held:
         self.begun, self.let = threading.Semaphore(0), threading.Semaphore(0)
         self.cycles, self.again = 0, again
 
-    def cycle(self) -> Any:
+    def cycle(self, sending: Any) -> Any:
         self.begun.release()
         assert self.let.acquire(timeout=60.0)
         self.cycles += 1
@@ -180,6 +180,53 @@ def test_a_cycle_with_an_immediate_wake_time_is_followed_by_another() -> None:
             engine.let.release()
 
 
+class _Slow:
+    """An engine whose cycles change it, and then send commands until the test lets them go on."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.sends, self.let = threading.Semaphore(0), threading.Semaphore(0)
+        self.failing = False
+        self.recovered: list[bool] = []
+
+    def cycle(self, sending: Any) -> Any:
+        self.number += 1
+        with sending:
+            self.sends.release()
+            assert self.let.acquire(timeout=60.0)
+            if self.failing:
+                raise RuntimeError("the executor is broken")
+        return CycleOutcome(self.number, committed=True, wake_at_s=None)
+
+    def recover(self) -> None:
+        self.recovered.append(True)
+
+
+def test_the_engine_is_read_while_commands_are_sent_and_no_other_cycle_begins() -> None:
+    engine = _Slow()
+    loop = _loop(engine)
+    ticks = [threading.Thread(target=loop.tick, daemon=True) for _ in range(2)]
+    for tick in ticks:
+        tick.start()
+    for number in (1, 2):
+        assert engine.sends.acquire(timeout=60.0)
+        assert loop.read(lambda found: found.number) == loop.cycle_number == number
+        engine.let.release()
+    for tick in ticks:
+        tick.join(60.0)
+    assert (engine.number, loop.failures) == (2, 0)
+
+
+def test_a_failure_to_send_is_recovered_from_while_nobody_reads() -> None:
+    engine = _Slow()
+    loop = _loop(engine)
+    engine.failing = True
+    engine.recover = lambda: engine.recovered.append(loop._lock.locked())  # type: ignore[method-assign]
+    engine.let.release()
+    loop.tick()
+    assert (engine.recovered, loop.failures, loop._lock.locked()) == ([True], 1, False)
+
+
 def test_nudges_before_a_cycle_are_combined_even_if_it_may_not_run() -> None:
     trusted = [False]
     clock: Any = SimpleNamespace(now_s=lambda: 0.0)
@@ -232,7 +279,7 @@ def test_the_pause_after_a_cycle_is_three_times_as_long_as_the_cycle(who: str, p
     due_s: list[float] = []
 
     class Engine:
-        def cycle(self) -> Any:
+        def cycle(self, sending: Any) -> Any:
             nonlocal now_s
             now_s += pass_s
             return CycleOutcome(1, committed=True, wake_at_s=now_s if who == "engine" else None)
@@ -268,7 +315,7 @@ class _Flooded:
     def _note(self, work: Any, at_s: float) -> None:
         self.due.append((work, at_s))
 
-    def cycle(self) -> Any:
+    def cycle(self, sending: Any) -> Any:
         if self.cycles == 0:
             self.loop.nudge()
         self.cycles += 1

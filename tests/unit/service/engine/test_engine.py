@@ -1,7 +1,8 @@
 """What one pass promises when its transaction fails, rows go stale, or a port misbehaves."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -84,6 +85,28 @@ def test_gpus_of_a_stale_end_are_not_given_to_the_next_job() -> None:
     assert made.state("a") is JobState.SUCCEEDED, "the report was not acknowledged, so the next pass saw it again"
     assert made.state("b") is JobState.RUNNING
     assert made.commands(Launch) == ["1.1", "2.1"]
+
+
+def test_commands_are_sent_in_the_context_of_the_caller_when_the_engine_is_as_it_was_committed() -> None:
+    """Who reads it there sees neither the end of ``a`` nor the start of ``b``: another writer has changed ``a``."""
+    made, store = story("1x1")
+    made.job("a", runs_s=10).job("b", runs_s=10).job("c").until(9)
+    seen: list[Any] = []
+
+    @contextmanager
+    def sending() -> Iterator[None]:
+        seen.append({job.id: job.state for job in made.engine.world.jobs.values()})
+        seen.append(made.commands(Launch))
+        yield
+        seen.append(made.commands(Launch))
+
+    store.bump_next(1)
+    made.clock.advance(10.0)
+    made.engine.cycle(sending())
+    assert seen == [{1: JobState.RUNNING, 2: JobState.QUEUED, 3: JobState.QUEUED}, ["1.1"], ["1.1"]]
+    seen.clear()
+    made.engine.cycle(sending())
+    assert seen == [{2: JobState.STARTING, 3: JobState.QUEUED}, ["1.1"], ["1.1", "2.1"]]
 
 
 def test_a_stale_submission_is_admitted_again_with_its_prediction_and_its_dependencies() -> None:
