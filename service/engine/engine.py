@@ -160,7 +160,7 @@ class Engine(Generic[State]):
         loads the world from the store.
 
         ``sending``: a context around the commands that follow the commit. To send them may take long, and others may read the
-        engine meanwhile.
+        engine meanwhile. It is left out where the engine still holds what was not committed, because a row was stale.
         """
         self._sending = sending
         try:
@@ -428,9 +428,9 @@ class Engine(Generic[State]):
         self._refusals.forget(cycle.writes, dropped)
         self._tell(cycle, dropped)
         self._ports.sink.cycle(batch)
+        self._command(cycle, dropped)
         if dropped:
             self._undo(cycle, applied, dropped)
-        self._command(cycle, dropped)
         return CycleOutcome(self._number, committed=True, wake_at_s=self._wake(), actions=applied)
 
     def _dump_is_due(self) -> bool:
@@ -481,7 +481,7 @@ class Engine(Generic[State]):
         """Acknowledge the committed reports and send the commands. The last step: both are repeated if they fail."""
         if not cycle.handled and not cycle.commands:
             return
-        if self._sending is None:
+        if self._sending is None or dropped:
             self._send(cycle, dropped)
         else:
             with self._sending:
