@@ -13,7 +13,7 @@ from policies.choose import Candidate
 from policies.consolidation import room_needed
 from policies.decision.future_pool import FuturePool
 from policies.decision.preemption import PreemptionContext
-from policies.decision.searches import Room
+from policies.decision.searches import MadeRoom
 from policies.model.ids import JobId, ServerIndex
 from policies.model.placement import Placement
 from policies.model.view import JobView
@@ -45,18 +45,18 @@ def make_room(
     return room.placement, room.movers
 
 
-def _room(context: PreemptionContext, job: JobView, scattered: Candidate) -> Room | None:
+def _room(context: PreemptionContext, job: JobView, scattered: Candidate) -> MadeRoom | None:
     """The room that could be made for the job, whether that pays or not. Found once for jobs that are placed alike."""
     alike = context.likeness(job)
     if alike is None:
-        return _found_room(context, job, scattered)
+        return _search_room(context, job, scattered)
     sought, rooms = (alike, job.priority), context.searches.rooms
     if sought not in rooms:
-        rooms[sought] = _found_room(context, job, scattered)
+        rooms[sought] = _search_room(context, job, scattered)
     return rooms[sought]
 
 
-def _found_room(context: PreemptionContext, job: JobView, scattered: Candidate) -> Room | None:
+def _search_room(context: PreemptionContext, job: JobView, scattered: Candidate) -> MadeRoom | None:
     movers = _movers(context, job, scattered)
     if movers is None:
         return None
@@ -69,7 +69,7 @@ def _found_room(context: PreemptionContext, job: JobView, scattered: Candidate) 
     used = set(candidate.placement.servers)
     needed = [mover for mover in movers if mover.placement is not None and used.intersection(mover.placement.servers)]
     cost_s = sum([mover.spec.gpus * context.seconds_lost(mover) for mover in needed])
-    return Room(candidate.placement, candidate.iteration_s, tuple([mover.id for mover in needed]), cost_s)
+    return MadeRoom(candidate.placement, candidate.iteration_s, tuple([mover.id for mover in needed]), cost_s)
 
 
 def _movers(context: PreemptionContext, job: JobView, scattered: Candidate) -> Sequence[JobView] | None:

@@ -8,11 +8,12 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 
 from policies.decision.decider import Decider
-from policies.decision.searches import Searches, likeness
+from policies.decision.searches import Searches
 from policies.model.ids import JobId, ServerIndex
 from policies.model.resources import Demand, taken_by
 from policies.model.view import ClusterView, JobView
 from policies.options import PlacementMethod, Preemption, PreemptUnsaved
+from policies.placement.iteration import gang_of
 from policies.rules.registered import protected_until_s
 from policies.rules.unsaved_work import cannot_save
 from policies.state.keys import JobKey
@@ -75,12 +76,15 @@ class PreemptionContext:
         return costs.checkpoint_s + costs.restart_s + job.lost_s(self.view.now_s)
 
     def likeness(self, job: JobView) -> Hashable | None:
-        """What decides where this waiting job could be placed; None where that depends on the job itself: at random, or where a
-        reservation of servers may end before the job does.
+        """What decides where this waiting job could be placed, and how fast it would run there: equal for jobs placed alike.
+
+        None where that depends on the job itself: at random, or where a reservation of servers may begin before it ends.
         """
         if self.policy.options.placement is PlacementMethod.RANDOM or self.view.server_reservations:
             return None
-        return likeness(self.state.waiting.keys[job.id][0], job)
+        times = job.iteration_times
+        pace = None if times is None else (times.min_s, times.slowdown)
+        return self.state.waiting.keys[job.id][0], gang_of(job.spec), pace
 
     def may_stop(self, job: JobView) -> bool:
         """Whether no preemption rule protects the job now; notes when the next protected job may be stopped."""

@@ -12,8 +12,6 @@ from policies.choose import Candidate
 from policies.model.ids import JobId
 from policies.model.placement import Placement
 from policies.model.view import JobView
-from policies.placement.iteration import gang_of
-from policies.state.keys import GangClass
 
 Found: TypeAlias = tuple[Candidate, tuple[JobId, ...]]
 """A placement, and the jobs to stop for it."""
@@ -30,7 +28,7 @@ class VictimSearch:
         self.last = last
 
 
-class Room:
+class MadeRoom:
     """A consolidated placement, the jobs that move for it, and the GPU seconds that they lose."""
 
     __slots__ = ("cost_s", "iteration_s", "movers", "placement")
@@ -49,7 +47,7 @@ class Searches:
 
     def __init__(self) -> None:
         self.victims: dict[Hashable, VictimSearch] = {}
-        self.rooms: dict[Hashable, Room | None] = {}
+        self.rooms: dict[Hashable, MadeRoom | None] = {}
 
     def forget(self) -> None:
         """Free GPUs have changed, or which jobs run."""
@@ -57,9 +55,3 @@ class Searches:
             self.victims = {}
         if self.rooms:
             self.rooms = {}
-
-
-def likeness(gang: GangClass, job: JobView) -> Hashable:
-    """Equal for jobs whose gangs are placed alike and communicate alike."""
-    times = job.iteration_times
-    return gang, gang_of(job.spec), None if times is None else (times.min_s, times.slowdown)

@@ -29,7 +29,11 @@ def exclusive(data_dir: Path) -> Iterator[None]:
     """Lock the data folder, until the process ends. Raises StartError if another service holds the lock."""
     descriptor = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        if not any(_lock(descriptor, LOOK_S * (attempt > 0)) for attempt in range(LOOKS)):
+        for look in range(LOOKS):
+            time.sleep(LOOK_S * (look > 0))
+            if _lock(descriptor, fcntl.LOCK_EX):
+                break
+        else:
             raise StartError(f"a service is running on {data_dir} already")
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, boot_id().encode(), 0)
@@ -52,15 +56,14 @@ def has_ended(data_dir: Path, host: str) -> bool:
         return False
     try:
         # A process writes its boot's id once it has the lock, so one that starts meanwhile is no older than what is read.
-        return os.pread(descriptor, _BYTES_MAX, 0) == boot_id().encode() and _lock(descriptor, shared=True)
+        return os.pread(descriptor, _BYTES_MAX, 0) == boot_id().encode() and _lock(descriptor, fcntl.LOCK_SH)
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, after_s: float = 0.0, *, shared: bool = False) -> bool:
-    time.sleep(after_s)
+def _lock(descriptor: int, kind: int) -> bool:
     try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except OSError:
         return False
     return True

@@ -55,8 +55,9 @@ class Scene:
         self, waiting: Sequence[tuple[float, int]], gpus: int, chatty: bool = False, **spec: Any
     ) -> list[Found]:
         """What each of the waiting jobs with these seconds left and priorities finds, one after the other in one decision."""
+        config = ParallelismConfig((gpus,), (1,))
         if chatty:
-            spec |= {"stage_graph": CHATTY, "parallelism": ParallelismConfig((gpus,), (1,))}
+            spec |= {"stage_graph": CHATTY, "parallelism": config}
         jobs = []
         for left_s, priority in waiting:
             job = JobRecord(
@@ -64,7 +65,7 @@ class Scene:
             )
             job.estimate = Estimate((left_s,), Unit.SERVICE_S, "test")
             if chatty:
-                job.iteration_times = iteration_times(CHATTY, job.spec.parallelism, self.world.cluster, None)  # type: ignore[arg-type]
+                job.iteration_times = iteration_times(CHATTY, config, self.world.cluster, None)
             self.world.jobs[job.id] = job
             jobs.append(job)
         state = self.policy.rebuild(self.world)
