@@ -1,4 +1,4 @@
-"""Where a supervisor process begins: run as a plain file with ``python -I -S``, so it starts in some 30 milliseconds.
+"""Where a supervisor process begins: run as a plain file with ``python -I -S``, so that it starts quickly.
 
 Its argument is the folder of its attempt, or ``--node`` for the node program of a cluster's attempt.
 
@@ -6,6 +6,8 @@ The packages are created by hand, without running their ``__init__``: an isolate
 editable install, and a supervisor must not import anything else of the service.
 """
 
+import contextlib
+import os
 import sys
 import types
 from pathlib import Path
@@ -27,4 +29,10 @@ else:
     from service.executors.supervisor import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.flush()
+    # Not sys.exit: a forked process would copy most of its memory only to take it apart object by object.
+    os._exit(code)
