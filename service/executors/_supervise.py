@@ -1,6 +1,7 @@
 """Where a supervisor process begins: run as a plain file with ``python -I -S``, so that it starts quickly.
 
-Its argument is the folder of its attempt, or ``--node`` for the node program of a cluster's attempt.
+Its argument is the folder of its attempt; ``--several`` and a folder for several attempts; or ``--node`` for the node program of
+a cluster's attempt.
 
 The packages are created by hand, without running their ``__init__``: an isolated interpreter does not see an
 editable install, and a supervisor must not import anything else of the service.
@@ -25,6 +26,8 @@ for name, folder in (
 
 if sys.argv[1:] == ["--node"]:
     from service.executors.cluster.node import main
+elif sys.argv[1:2] == ["--several"]:
+    from service.executors.starter import main
 else:
     from service.executors.supervisor import main
 

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from service.executors.launch_plan import Site, build_plan, free_port
 from service.executors.logs import LogChunk, read_log
 from service.executors.progress import LINE_BYTES_MAX, Ignored, RateLimit, check_line
 from service.executors.renewal import Renewal
+from service.executors.starts import TOGETHER_MAX, Child, Starter, start
 from service.executors.watched import WatchedAttempt
 from service.runtime.accounts import NoAccount
 from service.runtime.processes import boot_time_s
@@ -114,7 +115,7 @@ class LocalExecutor:
         self._lock = threading.RLock()
         self._live: dict[AttemptId, WatchedAttempt] = {}
         self._never: set[AttemptId] = set()
-        self._orphans: list[WatchedAttempt] = []
+        self._starters: list[Starter] = []
         self._unseen: set[AttemptId] = set()
         self._uncommanded: dict[AttemptId, str] = {}
         self._undeleted: set[Path] = set()
@@ -128,17 +129,17 @@ class LocalExecutor:
     # The port.
 
     def send(self, commands: Sequence[Command]) -> None:
-        """Carry out commands, each once. A launch costs one process start (about a millisecond); it is not waited for.
+        """Carry out commands, each once. Launches in a row cost one process start (about a millisecond); they are not waited for.
 
         A command that the operating system refuses is logged and holds up no other: reconciliation sends it again.
         """
         with self._lock, self._fence.held() as fence:
-            for command in commands:
-                if not fence.admits(command.fencing_token):
-                    self.refused_commands += 1
-                else:
-                    self._carry_out(command)
-                reached(CrashPoint.COMMANDED)
+            for group in _groups(commands):
+                admitted = [command for command in group if fence.admits(command.fencing_token)]
+                self.refused_commands += len(group) - len(admitted)
+                self._start([plan for command in admitted if (plan := self._carry_out(command)) is not None])
+                for _ in group:
+                    reached(CrashPoint.COMMANDED)
 
     def poll(self) -> Sequence[Report]:
         """Reports read from the folders of the attempts. O(live attempts), about ten system calls each."""
@@ -146,7 +147,7 @@ class LocalExecutor:
             self.renew_leases()
         now_s = self._clock.now_s()
         with self._lock:
-            self._orphans = [orphan for orphan in self._orphans if orphan.reap() is None and orphan.child is not None]
+            self._starters = [starter for starter in self._starters if starter.look()]
             reports = [report for watched in self._live.values() for report in self._look_at(watched, now_s)]
             reports += [
                 Report(ReportKind.SERVER_DOWN, now_s, server=server, detail=f"{name} is not this machine")
@@ -268,6 +269,8 @@ class LocalExecutor:
         """Release everything. Attempts run on, and the next executor on the folder finds them."""
         with self._lock:
             self._live.clear()
+            for starter in self._starters:
+                starter.close()
 
     # Inside.
 
@@ -316,16 +319,16 @@ class LocalExecutor:
         reached(CrashPoint.SETTLED)
         del self._live[watched.attempt]
         self._url_limits.pop(watched.attempt, None)
-        if watched.child is not None:
-            self._orphans.append(watched)
 
-    def _carry_out(self, command: Command) -> None:
+    def _carry_out(self, command: Command) -> dict[str, Any] | None:
+        """Carry out a stop, or all of a launch but the start; returns the plan of the attempt to be started, if one is."""
         attempt = command.attempt
         known = self._live.get(attempt)
         stopping = known is not None and known.stopping
+        plan = None
         try:
             if isinstance(command, Launch):
-                self._launch(command)
+                plan = self._prepare(command)
             else:
                 self._stop(command)
         except OSError as error:
@@ -339,11 +342,12 @@ class LocalExecutor:
             self._uncommanded[attempt] = str(error)
         else:
             self._uncommanded.pop(attempt, None)
+        return plan
 
-    def _launch(self, launch: Launch) -> None:
+    def _prepare(self, launch: Launch) -> dict[str, Any] | None:
         attempt = launch.attempt
         if attempt in self._live or attempt in self._never or self._reopened(attempt):
-            return
+            return None
         watched = self._watch(attempt)
         if (server := self._faulty(launch)) is not None:
             watched.finish(
@@ -355,20 +359,37 @@ class LocalExecutor:
                     server=server,
                 )
             )
-            return
+            return None
         identity = self._keys.identity(attempt)
         taken = {other.master_port for other in self._live.values()}
         try:
             watched.master_port = free_port(taken, first=int(identity.token[:8], 16))
             clock_s = self._clock.now_s() - boot_time_s()
-            child = _spawn(build_plan(launch, self._site, identity, watched.master_port, clock_s))
-            reached(CrashPoint.SPAWNED)
-            watched.child = child
+            return build_plan(launch, self._site, identity, watched.master_port, clock_s)
         except NoAccount as refusal:
             watched.fail(self._clock.now_s(), Reason.LAUNCH_FAILED, str(refusal))
         except OSError as error:
-            reason = Reason.DISK_FULL if is_disk_full(error) else Reason.LAUNCH_FAILED
-            watched.fail(self._clock.now_s(), reason, f"{error.strerror or error}")
+            self._fail(watched, error)
+        return None
+
+    def _start(self, plans: Sequence[dict[str, Any]]) -> None:
+        if not plans:
+            return
+        prepared = [self._live[AttemptId(plan["attempt"])] for plan in plans]
+        try:
+            starter = start(plans)
+        except OSError as error:
+            for watched in prepared:
+                self._fail(watched, error)
+            return
+        reached(CrashPoint.SPAWNED)
+        self._starters.append(starter)
+        for position, watched in enumerate(prepared):
+            watched.child = Child(starter, position)
+
+    def _fail(self, watched: WatchedAttempt, error: OSError) -> None:
+        reason = Reason.DISK_FULL if is_disk_full(error) else Reason.LAUNCH_FAILED
+        watched.fail(self._clock.now_s(), reason, f"{error.strerror or error}")
 
     def _faulty(self, launch: Launch) -> ServerIndex | None:
         """A server of the launch that is this machine and has fewer GPUs now than it has in the cluster.
@@ -408,25 +429,16 @@ class LocalExecutor:
         return True
 
 
-def _spawn(plan: dict[str, Any]) -> int:
-    """Start a supervisor that reads ``plan`` from memory; returns its process number at once. Raises OSError."""
-    program = str(Path(__file__).with_name("_supervise.py"))
-    plan_file = os.memfd_create("sooner-plan")
-    try:
-        with os.fdopen(os.dup(plan_file), "wb") as stream:
-            stream.write(json.dumps(plan).encode())
-        os.lseek(plan_file, 0, os.SEEK_SET)
-        # The arguments show the folder of the attempt in process lists. The plan, which may hold secrets, is not among them, and
-        # the environment of the supervisor is empty.
-        return os.posix_spawn(
-            sys.executable,
-            [sys.executable, "-I", "-S", program, f"{plan['attempts_dir']}/{plan['attempt']}"],
-            {},
-            file_actions=[(os.POSIX_SPAWN_DUP2, plan_file, 0)],
-            setsigmask=(),
-        )
-    finally:
-        os.close(plan_file)
+def _groups(commands: Sequence[Command]) -> Iterator[list[Command]]:
+    """The commands in their order: up to :data:`TOGETHER_MAX` launches in a row together, and each stop alone."""
+    group: list[Command] = []
+    for command in commands:
+        if group and (isinstance(command, Stop) or isinstance(group[-1], Stop) or len(group) == TOGETHER_MAX):
+            yield group
+            group = []
+        group.append(command)
+    if group:
+        yield group
 
 
 def _may_be_supervised(folder: Path) -> bool:

@@ -534,17 +534,22 @@ def supervise(plan: dict[str, Any], drafted: Path, keeper: int, kind: type[Super
     return 0
 
 
-def read_plan() -> dict[str, Any]:
-    """The plan on standard input, after this process has been separated from the one that started it."""
+def separate() -> int:
+    """Separate this process from the one that started it, and hide its memory; returns the umask that it had."""
     close_inherited()
     spare_as_victim()
-    plan: dict[str, Any] = json.load(sys.stdin)
     # Other programs of this user must not read the plan here: it holds secrets and the key of the seals. But the supervisor, its
     # keeper and the service must see each other.
     if not proc_hides():
         forbid_tracing()
-    plan["umask"] = os.umask(0o077)
-    return plan
+    return os.umask(0o077)
+
+
+def read_plan() -> dict[str, Any]:
+    """The plan on standard input, after this process has been separated from the one that started it."""
+    umask = separate()
+    plan: dict[str, Any] = json.load(sys.stdin)
+    return plan | {"umask": umask}
 
 
 def begin(plan: dict[str, Any], kind: type[Supervisor] = Supervisor, wait: Callable[[int], int] = wait_for) -> int:

@@ -2,9 +2,9 @@
 
 import logging
 import math
-import os
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from service.executors.files import is_disk_full, rename_over, write_json
 from service.executors.launch_plan import Identity
 from service.executors.progress import Progress, ProgressFile
 from service.executors.seal import Seal
+from service.executors.starts import UNKNOWN, Child
 from service.executors.supervision import STALL_S, Supervision
 from service.executors.supervisor import EXIT_DISK_FULL, EXIT_TAKEN
 from service.runtime import processes
@@ -32,7 +33,7 @@ _KINDS = {"exited": ReportKind.EXITED, "launch_failed": ReportKind.LAUNCH_FAILED
 
 @dataclass(slots=True)
 class WatchedAttempt:
-    """``child`` is the supervisor while it is a child of this process and was not waited for.
+    """``child`` is the keeper of the supervisor, if this process has started it and has not seen it end.
 
     ``end`` is the report of the end; it is repeated until it is acknowledged. ``again``: the end was acknowledged before and
     is reported once more because the attempt was requested again. ``cgroups``: where its control group is unless its folder names
@@ -44,7 +45,7 @@ class WatchedAttempt:
     identity: Identity
     seal: Seal
     cgroups: Path | None
-    child: int | None = None
+    child: Child | None = None
     started: Report | None = None
     started_acknowledged: bool = False
     progress: ProgressFile | None = None
@@ -72,7 +73,7 @@ class WatchedAttempt:
 
     def observe(self, now_s: float) -> list[Report]:
         """All reports that are not acknowledged, in the order of events. A few system calls while nothing changes."""
-        child_code = self.reap()
+        child_code = self._reap()
         if self.end is not None:
             return self._unacknowledged([])
         # The end counts only while nothing holds the lock: a job may have written the record.
@@ -160,19 +161,12 @@ class WatchedAttempt:
             reports.append(self.end)
         return reports
 
-    def reap(self) -> int | None:
-        """The supervisor's exit code if it was a child of this process and has ended since the last complete observation."""
-        if self.child is None:
-            return self._child_code
-        try:
-            pid, status = os.waitpid(self.child, os.WNOHANG)
-        except ChildProcessError:
+    def _reap(self) -> int | None:
+        """The exit code of the keeper if it was started by this process and has ended since the last complete observation."""
+        if self.child is not None and (code := self.child.exit_code()) is not None:
             self.child = None
-            return None
-        if pid != 0:
-            self.child = None
-            # It can be fetched only once, and the observation that needs it may fail.
-            self._child_code = os.waitstatus_to_exitcode(status)
+            # It is seen only once, and the observation that needs it may fail.
+            self._child_code = code
         return self._child_code
 
     def _read_start(self, now_s: float) -> None:
@@ -296,11 +290,23 @@ class WatchedAttempt:
         )
 
     def _end_without_folder(self, child_code: int | None, now_s: float) -> None:
+        if child_code is None and self.child is not None:
+            self.child.starter.resume()
         if child_code is None or child_code == EXIT_TAKEN:
+            return
+        if child_code == UNKNOWN:
+            self._bar(now_s)
             return
         full = child_code == EXIT_DISK_FULL
         reason = Reason.DISK_FULL if full else Reason.LAUNCH_FAILED
         self.fail(now_s, reason, f"its supervisor ended with {child_code} before it began")
+
+    def _bar(self, now_s: float) -> None:
+        """Take the attempt's name, unless it begins meanwhile: its keeper may be about to. Raises OSError."""
+        detail = "the process that was to start it was killed"
+        record = names.end_record("launch_failed", now_s, reason=Reason.LAUNCH_FAILED, detail=detail)
+        with suppress(names.Taken):
+            names.write_tombstone(self.folder.parent, self.attempt, record, self.seal)
 
     def _write_lost(self, detail: str, now_s: float, server: int | None = None) -> None:
         signalled = names.has(self.folder, names.SIGNALLED)

@@ -108,11 +108,15 @@ def writes_to(pid: int, pipes: Collection[int]) -> bool:
 
 
 def command_line(pid: int) -> list[str]:
-    """The arguments of the process; none if there is no such process."""
+    """The arguments of the process, without empty ones at the end; none if there is no such process.
+
+    A process that has replaced its arguments by shorter ones shows zeros in place of the rest.
+    """
     try:
-        return os.fsdecode((PROC / str(pid) / "cmdline").read_bytes()).split("\0")[:-1]
+        shown = os.fsdecode((PROC / str(pid) / "cmdline").read_bytes()).rstrip("\0")
     except OSError:
         return []
+    return shown.split("\0") if shown else []
 
 
 def set_mark(mark: int) -> None:

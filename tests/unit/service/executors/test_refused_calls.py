@@ -12,6 +12,7 @@ from service.engine.events import ReportKind
 from service.engine.ports import AttemptStatus
 from service.executors import files, local, watched
 from service.executors import folder as names
+from service.executors.starts import Starter
 from tests.local_executor import ENDS, House, house, launch, python, wait_for
 
 __all__ = ["house"]
@@ -144,14 +145,14 @@ class TestEnds:
     ) -> None:
         children = []
 
-        def spawn(plan: object) -> int:
+        def start(plans: object) -> Starter:
             children.append(os.posix_spawn(sys.executable, list(python("raise SystemExit(7)")), {}))
-            return children[0]
+            return Starter(children[0])
 
         def refuse(folder: Path) -> bool:
             raise refused()
 
-        monkeypatch.setattr(local, "_spawn", spawn)
+        monkeypatch.setattr(local, "start", start)
         house.executor.send([launch(python("pass"))])
         os.waitid(os.P_PID, children[0], os.WEXITED | os.WNOWAIT)
         with monkeypatch.context() as patched:

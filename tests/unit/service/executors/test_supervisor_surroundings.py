@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from service.engine.events import ReportKind
 from service.executors import folder as names
 from service.executors import local
 from service.executors.seal import Seal
+from service.executors.starts import Starter, start
 from service.executors.supervisor import record_end
 from service.executors.timeout import TimeLimitedExecutor
 from service.runtime.processes import is_running, process_info
@@ -275,11 +276,11 @@ def test_a_stop_that_can_leave_no_tombstone_is_not_told_as_an_end(
         held: list[dict[str, Any]] = []
         absent = os.posix_spawn("/bin/sleep", ["sleep", "600"], {})
 
-        def spawn_later(plan: dict[str, Any]) -> int:
-            held.append(plan)
-            return absent
+        def start_later(plans: Sequence[dict[str, Any]]) -> Starter:
+            held.extend(plans)
+            return Starter(absent)
 
-        patched.setattr(local, "_spawn", spawn_later)
+        patched.setattr(local, "start", start_later)
         house.executor.send([launch(python(WAIT))])
     try:
         write_tombstone = names.write_tombstone
@@ -287,7 +288,7 @@ def test_a_stop_that_can_leave_no_tombstone_is_not_told_as_an_end(
         house.stop()
         assert house.poll() == []
         # It gets there.
-        begun = local._spawn(held[0])
+        begun = start(held)
         wait_for((house.folder() / names.STARTED).exists, "its start")
         monkeypatch.setattr(names, "write_tombstone", write_tombstone)
         assert not [report for report in house.poll() if report.kind in ENDS]
@@ -295,7 +296,7 @@ def test_a_stop_that_can_leave_no_tombstone_is_not_told_as_an_end(
         house.stop()
         end = house.wait_end()
         assert (end.kind, end.exit_code, house.processes()) == (ReportKind.EXITED, 143, [])
-        os.waitpid(begun, 0)
+        wait_for(lambda: not begun.look(), "the end of its keeper")
     finally:
         os.kill(absent, signal.SIGKILL)
         os.waitpid(absent, 0)
