@@ -133,6 +133,13 @@ def can_enter(folder: Path, account: dict[str, Any]) -> bool:
     return os.waitpid(pid, 0)[1] == 0
 
 
+def exists(program: Program) -> bool:
+    """Whether there is a file of the command, wherever execve looks for it."""
+    command = program.command[0]
+    folders = [""] if "/" in command else os.get_exec_path(program.env)
+    return any(os.access(program.working_dir / folder / command, os.F_OK) for folder in folders)
+
+
 def open_gate(gate: tuple[int, int], ranks: list[Rank]) -> int:
     """Let all ranks execute; returns 0, or the errno of the first that could not."""
     os.write(gate[1], b"!" * len(ranks))

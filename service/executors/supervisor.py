@@ -33,6 +33,7 @@ from service.executors.ranks import (
     Rank,
     attempt_exit_code,
     can_enter,
+    exists,
     fork_rank,
     open_gate,
     prepare_signals,
@@ -165,7 +166,10 @@ class Supervisor:
         if failure := open_gate(gate, self.ranks):
             command = self.plan["command"][0]
             reason = "command_not_found" if failure in NOT_EXECUTABLE else "launch_failed"
-            raise CannotLaunch(reason, f"{command}: {os.strerror(failure)}")
+            why = os.strerror(failure)
+            if failure == errno.ENOENT and exists(program):
+                why = "it exists, but the interpreter that it names (#!) does not"
+            raise CannotLaunch(reason, f"{command}: {why}")
         self._write(names.STARTED, {"at_s": now_s(self.plan)})
         self.started = True
 

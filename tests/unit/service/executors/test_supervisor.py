@@ -293,13 +293,24 @@ class TestCannotLaunch:
     def test_no_such_command(self, house: House) -> None:
         end = house.run(("no-such-program-anywhere", "x"))
         assert (end.kind, end.reason) == (ReportKind.LAUNCH_FAILED, Reason.COMMAND_NOT_FOUND)
-        assert "no-such-program-anywhere" in end.detail
+        assert end.detail == "no-such-program-anywhere: No such file or directory"
         assert not any(report.kind is ReportKind.STARTED for report in house.reports)
 
     def test_not_executable(self, house: House, tmp_path: Path) -> None:
         (tmp_path / "script").write_text("#!/bin/sh\n")
         end = house.run((str(tmp_path / "script"),))
         assert (end.kind, end.reason) == (ReportKind.LAUNCH_FAILED, Reason.COMMAND_NOT_FOUND)
+
+    @pytest.mark.parametrize("given", ["{folder}/script", "./script", "script"])
+    def test_no_such_interpreter(self, house: House, tmp_path: Path, given: str) -> None:
+        """The kernel says of the script itself that there is no such file."""
+        script = tmp_path / "script"
+        script.write_text("#!/no/such/shell\n")
+        script.chmod(0o700)
+        command = given.format(folder=tmp_path)
+        end = house.run((command,), working_dir=str(tmp_path), env={"PATH": f"/absent:{tmp_path}"})
+        assert (end.kind, end.reason) == (ReportKind.LAUNCH_FAILED, Reason.COMMAND_NOT_FOUND)
+        assert end.detail == f"{command}: it exists, but the interpreter that it names (#!) does not"
 
     def test_relative_to_working_dir(self, house: House, tmp_path: Path) -> None:
         script = tmp_path / "script"
