@@ -402,10 +402,12 @@ class Supervisor:
                     raise
 
     def kill(self) -> None:
-        """Kill all processes at once, after the launch or this supervisor has failed."""
+        """Kill all processes at once, after the launch or this supervisor has failed. What they have written is kept."""
         self.phase = "killing"
         while self._kill_all():
             time.sleep(_URGENT_S)
+        with contextlib.suppress(OSError):
+            self.output.finish(self.ranks)
 
     # Recording the end.
 

@@ -72,6 +72,14 @@ elif point == "stop":
     folder.publish = publish_and_stop
 elif point == "gate":
     supervisor.open_gate = dying(supervisor.open_gate)
+elif point == "printed":
+    open_gate = supervisor.open_gate
+    def open_and_listen(gate, ranks):
+        failure = open_gate(gate, ranks)
+        supervisor.select.select([rank.output for rank in ranks], [], [])
+        die()
+        return failure
+    supervisor.open_gate = open_and_listen
 elif point == "fork":
     supervisor.fork_rank = dying(supervisor.fork_rank)
 sys.exit(supervisor.main())
@@ -120,6 +128,13 @@ class TestKilledSupervisor:
         # The engine repeats the launch, and only then it runs.
         end = house.run(command)
         assert (end.kind, end.exit_code, runs(house)) == (ReportKind.EXITED, 0, 1)
+
+    def test_what_a_program_has_printed_is_in_its_log_though_its_attempt_is_given_up(self, house: House) -> None:
+        """The supervisor sees that its keeper is gone before it has looked at the output."""
+        run_dying_supervisor(plan_of(house, python(f"{COUNT}{WAIT}")), "printed", "", "keeper")
+        house.new_executor()
+        assert house.wait_end().kind is ReportKind.LOST
+        assert (house.output(), runs(house)) == ("ready\n", 1)
 
     @pytest.mark.parametrize(
         ("point", "when", "victims"),
