@@ -106,14 +106,14 @@ def test_remains_are_killed_before_an_unreadable_group_is_reported(
 def test_a_process_that_proc_hides_may_be_left(
     sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_text = Path.read_text
+    real = os.open
 
-    def hidden(path: Path, *args: Any, **options: Any) -> str:
+    def hiding(path: str | Path, *args: Any, **options: Any) -> int:
         if f"/proc/{sleeper.pid}/" in str(path):
             raise PermissionError(path)
-        return read_text(path, *args, **options)
+        return real(path, *args, **options)
 
-    monkeypatch.setattr(Path, "read_text", hidden)
+    monkeypatch.setattr(os, "open", hiding)
     assert process_info(sleeper.pid) is None
     assert all_processes()
     assert end_remains(Evidence(b"NO=marker", NO_MARK))
