@@ -63,6 +63,8 @@ EXIT_TAKEN = 3
 """The supervisor's own exit code when the attempt's folder exists already."""
 EXIT_DISK_FULL = 28
 """The exit code when there was no disk space for the folder."""
+EXIT_ERRNO = 64
+"""Added to the errno, if it is smaller, it is the exit code when the folder could not be made for another reason."""
 
 _IDLE_S = 0.5
 _URGENT_S = 0.05
@@ -532,12 +534,26 @@ def supervise(plan: dict[str, Any], drafted: Path, keeper: int, kind: type[Super
     except names.Taken:
         return EXIT_TAKEN
     except OSError as error:
-        return EXIT_DISK_FULL if is_disk_full(error) else 1
+        return _exit_code(error)
     redirect_standard_streams(folder / "supervisor.log")
     os.chdir(folder)
     become_subreaper()
     run(kind(plan, folder, keeper, (prepare_signals(), *wakeups)))
     return 0
+
+
+def _exit_code(error: OSError) -> int:
+    if is_disk_full(error):
+        return EXIT_DISK_FULL
+    number = error.errno or 0
+    return EXIT_ERRNO + number if number in range(1, EXIT_ERRNO) else 1
+
+
+def why_not_begun(code: int) -> str:
+    """What the exit code of a supervisor says that has made no folder."""
+    if code - EXIT_ERRNO in range(1, EXIT_ERRNO):
+        return f"the folder of the attempt could not be made: {os.strerror(code - EXIT_ERRNO)}"
+    return f"its supervisor ended with {code} before it began"
 
 
 def separate() -> int:
@@ -565,7 +581,7 @@ def begin(plan: dict[str, Any], kind: type[Supervisor] = Supervisor, wait: Calla
         # The lock is taken before the fork, so that both processes hold it.
         drafted, _ = names.draft(Path(plan["attempts_dir"]), plan["attempt"])
     except OSError as error:
-        return EXIT_DISK_FULL if is_disk_full(error) else 1
+        return _exit_code(error)
     keeper = os.getpid()
     child = os.fork()
     if child == 0:

@@ -20,7 +20,7 @@ from service.executors.progress import Progress, ProgressFile
 from service.executors.seal import Seal
 from service.executors.starts import UNKNOWN, Child
 from service.executors.supervision import STALL_S, Supervision
-from service.executors.supervisor import EXIT_DISK_FULL, EXIT_TAKEN
+from service.executors.supervisor import EXIT_DISK_FULL, EXIT_TAKEN, why_not_begun
 from service.runtime import processes
 from service.runtime.cgroups import Cgroup, is_cgroup_path
 from service.runtime.remains import Evidence, end_remains, remains_of
@@ -299,7 +299,7 @@ class WatchedAttempt:
             return
         full = child_code == EXIT_DISK_FULL
         reason = Reason.DISK_FULL if full else Reason.LAUNCH_FAILED
-        self.fail(now_s, reason, f"its supervisor ended with {child_code} before it began")
+        self.fail(now_s, reason, why_not_begun(child_code))
 
     def _bar(self, now_s: float) -> None:
         """Take the attempt's name, unless it begins meanwhile: its keeper may be about to. Raises OSError."""

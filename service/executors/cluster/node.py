@@ -37,6 +37,7 @@ from service.executors.supervisor import (
     begin,
     now_s,
     read_plan,
+    why_not_begun,
 )
 
 EXIT_REFUSED = 64
@@ -457,7 +458,7 @@ def note_death(plan: dict[str, Any], code: int) -> None:
     seal = Seal(plan["seal"])
     inbox = Path(plan["attempts_dir"])
     folder = shared.node_folder(inbox, plan["node"])
-    detail = "its supervisor was killed" if code > _SIGNALLED else f"its supervisor ended with {code} before it began"
+    detail = "its supervisor was killed" if code > _SIGNALLED else why_not_begun(code)
     # If the shared folder does not answer, the engine sees this end by the exit code.
     with contextlib.suppress(OSError):
         if names.read_end(folder, seal) is not None:

@@ -1,5 +1,6 @@
 """Attempts that are started together: by one process, and each of them as safely as one that is started alone."""
 
+import errno
 import json
 import os
 import signal
@@ -21,7 +22,7 @@ from service.executors.launch_plan import build_plan
 from service.executors.starter import head_of
 from service.executors.starts import TOGETHER_MAX, UNKNOWN, Starter, start
 from service.executors.supervision import Supervision
-from service.executors.supervisor import EXIT_TAKEN
+from service.executors.supervisor import EXIT_ERRNO, EXIT_TAKEN
 from service.runtime.processes import command_line, process_info
 from tests.local_executor import DEADLINE_S, ENDS, House, house, launch, python, wait_for
 
@@ -171,7 +172,7 @@ def test_the_code_of_each_that_cannot_begin(house: House) -> None:
     (house.folder(ATTEMPTS[2]) / "taken").mkdir(parents=True)
     starter = start(plans)
     wait_for(lambda: not starter.look(), "the end of the process that starts them")
-    assert [starter.exit_code(position) for position in range(3)] == [0, 1, EXIT_TAKEN]
+    assert [starter.exit_code(position) for position in range(3)] == [0, EXIT_ERRNO + errno.ENOENT, EXIT_TAKEN]
     assert [runs(house, job) for job in JOBS] == [1, 0, 0]
 
 
@@ -189,6 +190,17 @@ def test_one_that_cannot_begin_is_told_and_the_others_run(house: House, monkeypa
         ReportKind.EXITED,
     ]
     assert "ended with 1 before it began" in ends[ATTEMPTS[1]].detail
+
+
+@pytest.mark.parametrize("count", [1, len(JOBS)])
+def test_why_their_folders_cannot_be_made(house: House, count: int) -> None:
+    (house.data_dir / "attempts").rmdir()
+    house.executor.send(launches(COUNT)[:count])
+    for attempt in ATTEMPTS[:count]:
+        end = house.wait_end(attempt)
+        assert (end.kind, end.reason) == (ReportKind.LAUNCH_FAILED, Reason.LAUNCH_FAILED)
+        assert end.detail == "the folder of the attempt could not be made: No such file or directory"
+    (house.data_dir / "attempts").mkdir()
 
 
 def test_they_outlive_the_process_that_has_started_them(house: House, spawned: list[int]) -> None:
