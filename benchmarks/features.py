@@ -26,7 +26,7 @@ from predictor import prequential
 from predictor.arguments import described
 from predictor.dataset import Example, Knowledge, replay
 from predictor.evaluation import pinball
-from predictor.features import NAMES
+from predictor.features import LATELY, NAMES
 from predictor.rows import EndedRow
 from predictor.training import ESTIMATORS, TEST_RATIO
 from service.sim.evaluate import rows_of
@@ -42,7 +42,11 @@ only limits; those with ``--rounds`` ignore it."""
 
 
 def group_of(name: str) -> str:
-    """The group of a feature: a level of history, ``open`` jobs, ``first`` runs, ``declared``, else ``request``."""
+    """The group of a feature: a level of history, ``lately`` submitted jobs with the same request and of all, ``open`` jobs of
+    the user and the program, ``first`` runs, ``declared``, else ``request``.
+    """
+    if name in LATELY:
+        return "lately"
     level, _, part = name.partition(".")
     if part:
         return level

@@ -173,8 +173,17 @@ _GROUP: Final[dict[str, tuple[str, _Format]]] = {
     "log_age_s": ("time since the newest of {} ended", lambda value, unit: f"{math.expm1(value):,.0f} s"),
 }
 """Words and format of a group's features; ``{}`` stands for the group's jobs."""
-_RELATIVE: Final = frozenset({"last", "previous", "ewma", "low", "high"})
-"""Features of a group that are relative to ``base``."""
+_RELATIVE: Final = frozenset({"last", "previous", "ewma", "low", "high", "request_latest", "cluster_latest"})
+"""Features, or those of a group, that are relative to ``base``."""
+_LATELY: Final[dict[str, tuple[str, _Format]]] = {
+    "since_previous_log_s": ("time since the last of {} was submitted, s", _log_count),
+    "open": ("number of {} that are unfinished", _number),
+    "open_log_age_s": ("age of the oldest of {} that is unfinished, s", _log_count),
+    "open_newest_log_age_s": ("age of the newest of {} that is unfinished, s", _log_count),
+    "latest": ("the ended one of {} that was submitted last", _amount),
+    "latest_log_age_s": ("time since the ended one of {} that was submitted last, s", _log_count),
+}
+"""Words and format of what happened lately in a group; ``{}`` stands for the group's jobs."""
 _REQUEST: Final[dict[str, tuple[str, _Format]]] = {
     "base": ("median of the nearest history", _amount),
     "cluster_median": ("median of all jobs", _amount),
@@ -201,6 +210,11 @@ _REQUEST: Final[dict[str, tuple[str, _Format]]] = {
         for group, jobs in (("recurrence", "runs of this program"), ("user", "the user's jobs"))
         for part, quantile in (("low", "lower quartile"), ("median", "median"), ("high", "upper quartile"))
     },
+    **{
+        f"{group}_{part}": (label.format(jobs), form)
+        for group, jobs in (("request", "the jobs with the same request"), ("cluster", "all jobs"))
+        for part, (label, form) in _LATELY.items()
+    },
 }
 
 
@@ -215,4 +229,4 @@ def words(name: str, value: float, base: float, unit: Unit) -> str:
     label, form = _REQUEST[name]
     if value <= features.MISSING and form is not _number:
         return f"{label}: none"
-    return f"{label}: {form(value, unit)}"
+    return f"{label}: {form(base + value if name in _RELATIVE else value, unit)}"

@@ -22,6 +22,11 @@ MISSING: Final = -20.0
 _GROUP_FEATURES: Final = (
     "log_count", "median", "last", "previous", "ewma", "low", "high", "spread", "failed_ratio", "log_age_s",
 )  # fmt: skip
+_LATELY_FEATURES: Final = (
+    "since_previous_log_s", "open", "open_log_age_s", "open_newest_log_age_s", "latest", "latest_log_age_s",
+)  # fmt: skip
+_LATELY_LEVELS: Final = {"request": Level.MODEL, "cluster": Level.CLUSTER}
+"""The groups that every job has, by the first word of their features. Groups of named jobs gain nothing from these."""
 _GROUP_LEVELS: Final = tuple(level for level in Level if level is not Level.CLUSTER)
 _REQUEST_FEATURES: Final = (
     "base",
@@ -51,7 +56,13 @@ _REQUEST_FEATURES: Final = (
     "open_user_median",
     "open_user_high",
 )
-NAMES: Final = (*(f"{level}.{name}" for level in _GROUP_LEVELS for name in _GROUP_FEATURES), *_REQUEST_FEATURES)
+LATELY: Final = tuple(f"{group}_{name}" for group in _LATELY_LEVELS for name in _LATELY_FEATURES)
+"""What tells a sweep without names."""
+NAMES: Final = (
+    *(f"{level}.{name}" for level in _GROUP_LEVELS for name in _GROUP_FEATURES),
+    *_REQUEST_FEATURES,
+    *LATELY,
+)
 """Name of each position. Labels are log units; those of a group are relative to ``base``, except medians."""
 
 
@@ -83,6 +94,26 @@ def _group_values(group: Group | None, base: float, now_s: float) -> tuple[float
         group.spread,
         group.failed_ratio,
         math.log1p(max(0.0, now_s - group.ended_at_s)),
+    )
+
+
+def _lately(
+    group: Group | None, open_jobs: OpenJobs, key: tuple[Level, object], submission: Submission, base: float
+) -> tuple[float, ...]:
+    """Jobs of one sweep are submitted one after the other, whether they have names or not: when the one before was submitted,
+    which of the group are open, and the label of the one that was submitted last of those that have ended.
+    """
+    now_s = submission.submitted_at_s
+    count, oldest_s, newest_s = open_jobs.before(key, now_s, submission.job)
+    latest_s = math.inf if group is None else max(0.0, now_s - group.latest_submitted_at_s)
+    previous_s = min(newest_s, latest_s) if count else latest_s
+    return (
+        MISSING if previous_s == math.inf else math.log1p(previous_s),
+        float(count),
+        math.log1p(oldest_s) if count else MISSING,
+        math.log1p(newest_s) if count else MISSING,
+        MISSING if group is None else group.latest - base,
+        MISSING if group is None else math.log1p(latest_s),
     )
 
 
@@ -153,6 +184,8 @@ def build(
         ),
         *_with_open(service_s.group(Level.USER, user), open_jobs, (Level.USER, user), submission, base_s),
     )
+    for level in _LATELY_LEVELS.values():
+        values += _lately(history.group(level, keys[level]), open_jobs, (level, keys[level]), submission, base)
     same = groups[Level.RECURRENCE_GPUS]
     return Vector(tuple(values), same.count if same is not None else 0)
 
@@ -160,4 +193,5 @@ def build(
 def open_keys(submission: Submission) -> tuple[tuple[Level, object], ...]:
     """The groups in which a job counts as open."""
     keys = keys_of(submission)
-    return tuple((level, keys[level]) for level in (Level.RECURRENCE, Level.USER) if keys[level] is not None)
+    levels = (Level.RECURRENCE, Level.USER, *_LATELY_LEVELS.values())
+    return tuple((level, keys[level]) for level in levels if keys[level] is not None)

@@ -63,6 +63,7 @@ class Group:
     ``log_count`` is ln(1 + count), ``failed_ratio`` the share of the kept jobs that did not succeed, ``last`` the newest label
     and ``previous`` the one before it (the newest itself where there is one). ``last2`` is the log of the mean of the last two
     totals, the classic two-run predictor (Tsafrir, Etsion, Feitelson, TPDS 2007); ``mean`` that of all totals of the group.
+    ``latest`` is the label of the job that was submitted last, at ``latest_submitted_at_s``.
     """
 
     count: int = 0
@@ -80,6 +81,8 @@ class Group:
     previous: float = 0.0
     last2: float = 0.0
     mean: float = 0.0
+    latest: float = 0.0
+    latest_submitted_at_s: float = -math.inf
     _total: float = 0.0
     _quantiles: Quantiles | None = None
 
@@ -90,7 +93,7 @@ class Group:
             self._quantiles = _quantiles_of(self.labels)
         return self._quantiles
 
-    def add(self, label: float, ended_at_s: float, failed: bool) -> None:
+    def add(self, label: float, submitted_at_s: float, ended_at_s: float, failed: bool) -> None:
         """One more job of the group has ended. O(labels kept)."""
         self._quantiles = None
         total = math.exp(label)
@@ -105,6 +108,8 @@ class Group:
         self.failed.append(failed)
         self.ewma = label if self.count == 1 else (1.0 - EWMA_WEIGHT) * self.ewma + EWMA_WEIGHT * label
         self.ended_at_s = ended_at_s
+        if submitted_at_s >= self.latest_submitted_at_s:
+            self.latest, self.latest_submitted_at_s = label, submitted_at_s
         ordered = sorted(self.labels)
         self.median = median_of(ordered)
         self.low = ordered[len(ordered) // 10]
@@ -153,7 +158,7 @@ class ClusterLabels:
 class _Groups(OrderedDict[Hashable | None, Group]):
     """Groups by key; beyond :data:`GROUPS_MAX` the least recently ended is evicted. The key None is ignored."""
 
-    def add(self, key: Hashable | None, label: float, ended_at_s: float, failed: bool) -> None:
+    def add(self, key: Hashable | None, label: float, submitted_at_s: float, ended_at_s: float, failed: bool) -> None:
         if key is None:
             return
         group = self.get(key)
@@ -163,7 +168,7 @@ class _Groups(OrderedDict[Hashable | None, Group]):
                 self.popitem(last=False)
         else:
             self.move_to_end(key)
-        group.add(label, ended_at_s, failed)
+        group.add(label, submitted_at_s, ended_at_s, failed)
 
 
 class HistoryStore:
@@ -196,12 +201,12 @@ class HistoryStore:
     def add(self, submission: Submission, label: float, ended_at_s: float, failed: bool) -> None:
         """A job ended with this log label."""
         keys = keys_of(submission)
-        recurrence = keys[Level.RECURRENCE]
+        recurrence, submitted_at_s = keys[Level.RECURRENCE], submission.submitted_at_s
         if recurrence is not None and self.group(Level.RECURRENCE, recurrence) is None:
-            self._first_runs_by_user.add(keys[Level.USER], label, ended_at_s, failed)
+            self._first_runs_by_user.add(keys[Level.USER], label, submitted_at_s, ended_at_s, failed)
             self.first_runs.add(label)
         for level, key in keys.items():
-            self._groups[level].add(key, label, ended_at_s, failed)
+            self._groups[level].add(key, label, submitted_at_s, ended_at_s, failed)
         self.cluster.add(label)
         if submission.arguments and recurrence is not None:
             runs = self._argument_runs.setdefault(recurrence, ArgumentRuns())
@@ -216,7 +221,7 @@ _OpenJob = tuple[float, int, tuple[Hashable, ...]]
 
 
 class OpenJobs:
-    """Jobs that were submitted and have not ended, per recurrence and per user: the "running now in this group" features.
+    """Jobs that were submitted and have not ended, per group: the "running now in this group" features.
 
     A result depends only on jobs submitted before the job in question, so the order of a batch changes nothing.
     """
@@ -260,16 +265,19 @@ class OpenJobs:
         """The open jobs of the group, earliest submitted first."""
         return [job for _, job, _ in self._groups.get(key, ())]
 
-    def before(self, key: Hashable, submitted_at_s: float, job: int) -> tuple[int, float]:
-        """How many open jobs of the group were submitted earlier, and the age in seconds of the oldest (0.0: none)."""
+    def before(self, key: Hashable, submitted_at_s: float, job: int) -> tuple[int, float, float]:
+        """How many open jobs of the group were submitted earlier, and the ages in seconds of the oldest and of the newest (0.0:
+        none).
+        """
         if key not in self._groups:
-            return 0, 0.0
+            return 0, 0.0, 0.0
         members, first, end = self._earlier(key, submitted_at_s, job)
         others = end - first - self._counts(key, submitted_at_s, job)
         if others <= 0:
-            return 0, 0.0
+            return 0, 0.0, 0.0
         oldest = members[first] if members[first][1] != job else members[first + 1]
-        return others, submitted_at_s - oldest[0]
+        newest = members[end - 1] if members[end - 1][1] != job else members[end - 2]
+        return others, submitted_at_s - oldest[0], submitted_at_s - newest[0]
 
     def ages_s(self, key: Hashable, submitted_at_s: float, job: int, limit: int) -> tuple[float, ...]:
         """Seconds since the newest ``limit`` of those jobs were submitted, ascending."""
