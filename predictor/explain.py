@@ -173,15 +173,17 @@ _GROUP: Final[dict[str, tuple[str, _Format]]] = {
     "log_age_s": ("time since the newest of {} ended", lambda value, unit: f"{math.expm1(value):,.0f} s"),
 }
 """Words and format of a group's features; ``{}`` stands for the group's jobs."""
-_RELATIVE: Final = frozenset({"last", "previous", "ewma", "low", "high", "request_latest", "cluster_latest"})
+_RELATIVE: Final = frozenset(
+    {"last", "previous", "ewma", "low", "high", "request_last_submitted", "cluster_last_submitted"}
+)
 """Features, or those of a group, that are relative to ``base``."""
 _LATELY: Final[dict[str, tuple[str, _Format]]] = {
-    "since_previous_log_s": ("time since the last of {} was submitted, s", _log_count),
+    "since_submission_log_s": ("time since the last of {} was submitted, s", _log_count),
     "open": ("number of {} that are unfinished", _number),
     "open_log_age_s": ("age of the oldest of {} that is unfinished, s", _log_count),
     "open_newest_log_age_s": ("age of the newest of {} that is unfinished, s", _log_count),
-    "latest": ("the ended one of {} that was submitted last", _amount),
-    "latest_log_age_s": ("time since the ended one of {} that was submitted last, s", _log_count),
+    "last_submitted": ("the ended one of {} that was submitted last", _amount),
+    "last_submitted_log_age_s": ("time since the ended one of {} that was submitted last, s", _log_count),
 }
 """Words and format of what happened lately in a group; ``{}`` stands for the group's jobs."""
 _REQUEST: Final[dict[str, tuple[str, _Format]]] = {

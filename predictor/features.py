@@ -23,8 +23,13 @@ _GROUP_FEATURES: Final = (
     "log_count", "median", "last", "previous", "ewma", "low", "high", "spread", "failed_ratio", "log_age_s",
 )  # fmt: skip
 _LATELY_FEATURES: Final = (
-    "since_previous_log_s", "open", "open_log_age_s", "open_newest_log_age_s", "latest", "latest_log_age_s",
-)  # fmt: skip
+    "since_submission_log_s",
+    "open",
+    "open_log_age_s",
+    "open_newest_log_age_s",
+    "last_submitted",
+    "last_submitted_log_age_s",
+)
 _LATELY_LEVELS: Final = {"request": Level.MODEL, "cluster": Level.CLUSTER}
 """The groups that every job has, by the first word of their features. Groups of named jobs gain nothing from these."""
 _GROUP_LEVELS: Final = tuple(level for level in Level if level is not Level.CLUSTER)
@@ -105,15 +110,15 @@ def _lately(
     """
     now_s = submission.submitted_at_s
     count, oldest_s, newest_s = open_jobs.before(key, now_s, submission.job)
-    latest_s = math.inf if group is None else max(0.0, now_s - group.latest_submitted_at_s)
-    previous_s = min(newest_s, latest_s) if count else latest_s
+    last_submitted_s = math.inf if group is None else max(0.0, now_s - group.last_submitted_at_s)
+    since_s = min(newest_s, last_submitted_s) if count else last_submitted_s
     return (
-        MISSING if previous_s == math.inf else math.log1p(previous_s),
+        MISSING if since_s == math.inf else math.log1p(since_s),
         float(count),
         math.log1p(oldest_s) if count else MISSING,
         math.log1p(newest_s) if count else MISSING,
-        MISSING if group is None else group.latest - base,
-        MISSING if group is None else math.log1p(latest_s),
+        MISSING if group is None else group.last_submitted - base,
+        MISSING if group is None else math.log1p(last_submitted_s),
     )
 
 

@@ -63,7 +63,7 @@ class Group:
     ``log_count`` is ln(1 + count), ``failed_ratio`` the share of the kept jobs that did not succeed, ``last`` the newest label
     and ``previous`` the one before it (the newest itself where there is one). ``last2`` is the log of the mean of the last two
     totals, the classic two-run predictor (Tsafrir, Etsion, Feitelson, TPDS 2007); ``mean`` that of all totals of the group.
-    ``latest`` is the label of the job that was submitted last, at ``latest_submitted_at_s``.
+    ``last_submitted`` is the label of the job that was submitted last, at ``last_submitted_at_s``.
     """
 
     count: int = 0
@@ -81,8 +81,8 @@ class Group:
     previous: float = 0.0
     last2: float = 0.0
     mean: float = 0.0
-    latest: float = 0.0
-    latest_submitted_at_s: float = -math.inf
+    last_submitted: float = 0.0
+    last_submitted_at_s: float = -math.inf
     _total: float = 0.0
     _quantiles: Quantiles | None = None
 
@@ -108,8 +108,8 @@ class Group:
         self.failed.append(failed)
         self.ewma = label if self.count == 1 else (1.0 - EWMA_WEIGHT) * self.ewma + EWMA_WEIGHT * label
         self.ended_at_s = ended_at_s
-        if submitted_at_s >= self.latest_submitted_at_s:
-            self.latest, self.latest_submitted_at_s = label, submitted_at_s
+        if submitted_at_s >= self.last_submitted_at_s:
+            self.last_submitted, self.last_submitted_at_s = label, submitted_at_s
         ordered = sorted(self.labels)
         self.median = median_of(ordered)
         self.low = ordered[len(ordered) // 10]

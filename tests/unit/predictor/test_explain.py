@@ -122,7 +122,7 @@ def test_descriptions_contain_amounts_instead_of_logarithms() -> None:
     assert words("user.log_count", math.log1p(12.0), base, Unit.SERVICE_S) == "number of the user's jobs: 12"
     assert words("log_gpus", math.log(8.0), base, Unit.SERVICE_S) == "GPUs: 8"
     assert words("recurrence.median", features.MISSING, base, Unit.SERVICE_S) == "runs of this program: none"
-    assert words("request_latest", math.log(0.5), base, Unit.SERVICE_S) == (
+    assert words("request_last_submitted", math.log(0.5), base, Unit.SERVICE_S) == (
         "the ended one of the jobs with the same request that was submitted last: 2,500 s"
     )
     assert words("cluster_open_log_age_s", features.MISSING, base, Unit.SERVICE_S) == (
