@@ -101,6 +101,17 @@ SENTENCES: dict[Reason, str] = {
     Reason.STARTED: "The job has its GPUs.",
 }
 
+BEFORE_THE_PROGRAM = frozenset(
+    {
+        Reason.LAUNCH_FAILED,
+        Reason.COMMAND_NOT_FOUND,
+        Reason.WORKING_DIR_NOT_FOUND,
+        Reason.CHECKPOINT_UNREADABLE,
+        Reason.NO_CONTAINERS,
+    }
+)
+"""Reasons for which an attempt ended before its program ran: it has no output."""
+
 _NOT_RETRYABLE = frozenset(
     {
         Reason.COMMAND_NOT_FOUND,

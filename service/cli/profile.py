@@ -19,7 +19,7 @@ from service.cli.fail import EXIT_FAILED, fail
 from service.cli.options import given, seconds_option
 from service.cli.output import JsonFlag, pause, print_json, printable
 from service.cli.profile_report import Profiled, print_report, report_document
-from service.cli.submit import body_of, complete, pairs
+from service.cli.submit import body_of, complete, more_of, pairs
 from service.client import TERMINAL_STATES, ApiError, Client, ClientError
 from service.domain.counts import count_of
 from service.profile.measure import Measured, Point, measured
@@ -326,7 +326,7 @@ class Profiler:
         done = max((point.iteration for point in watched.points), default=0.0)
         if job["state"] == "failed":
             code = "" if job["exit_code"] is None else f" with exit code {job['exit_code']}"
-            return f"job {job['id']} failed{code}: {job['reason_sentence']} (its output: sooner job logs {job['id']})"
+            return f"job {job['id']} failed{code}: {job['reason_sentence']} ({more_of(job)})"
         if job["state"] == "cancelled":
             return f"job {job['id']} was cancelled"
         if job["state"] == "succeeded" and not watched.points:

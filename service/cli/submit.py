@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from policies.model.reasons import BEFORE_THE_PROGRAM
 from service.cli.connect import connect, has_key
 from service.cli.fail import EXIT_FAILED, fail
 from service.cli.forecast import show_plans
@@ -240,6 +241,13 @@ def _print_plans(jobs: Sequence[JobDocument]) -> None:
             typer.echo(printable(f"job {job['id']}: {name}: {text}"), err=True)
 
 
+def more_of(job: JobDocument) -> str:
+    """The command that says more of a failed job: a program that never ran has no output."""
+    if job["reason"] in BEFORE_THE_PROGRAM:
+        return f"why: sooner job explain {job['id']}"
+    return f"its output: sooner job logs {job['id']}"
+
+
 def _end(jobs: Sequence[JobDocument]) -> None:
     """Exit code 1 unless all succeeded."""
     bad = [job for job in jobs if job["state"] != "succeeded"]
@@ -247,7 +255,7 @@ def _end(jobs: Sequence[JobDocument]) -> None:
         code = "" if job["exit_code"] is None else f" with exit code {job['exit_code']}"
         typer.echo(printable(f"job {job['id']} {job['state']}{code}: {job['reason_sentence']}"), err=True)
         if job["state"] == "failed":
-            typer.echo(f"its output: sooner job logs {job['id']}", err=True)
+            typer.echo(more_of(job), err=True)
     if bad:
         raise typer.Exit(EXIT_FAILED)
 

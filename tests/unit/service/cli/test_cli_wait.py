@@ -41,6 +41,14 @@ def test_waiting_reflects_the_outcome_and_says_why_it_waits(cli: CliWorld, monke
     assert cli.run("job", "wait", "1", "--quiet").exit_code == 0
 
 
+def test_a_program_that_never_ran_has_no_output_to_look_at(cli: CliWorld) -> None:
+    cli.submit()
+    set_job(cli, 1, state="failed", reason="command_not_found", finished_at_s=5.0)
+    result = cli.run("job", "wait", "1", "--quiet")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == "why: sooner job explain 1"
+
+
 def test_many_jobs_are_waited_for_by_the_page(cli: CliWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [cli.submit() for _ in range(LOOK_SINGLY_MAX + 5)]
     asked: list[int] = []
