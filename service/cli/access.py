@@ -58,7 +58,7 @@ def _state(key: KeyDocument) -> str:
     if key["revoked_at"] is not None:
         return "revoked"
     expires_at = key["expires_at"]
-    return "expired" if expires_at is not None and datetime.fromisoformat(expires_at) <= datetime.now(UTC) else "good"
+    return "expired" if expires_at is not None and datetime.fromisoformat(expires_at) <= datetime.now(UTC) else "valid"
 
 
 KEYS: Table[KeyDocument] = Table(
@@ -87,7 +87,7 @@ ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="The pro
 USERS: Table[UserDocument] = Table(
     columns=(
         Column("USER", lambda user: user["name"]),
-        Column("STATE", lambda user: "good" if user["disabled_at"] is None else "disabled"),
+        Column("STATE", lambda user: "enabled" if user["disabled_at"] is None else "disabled"),
         Column("PROJECTS", lambda user: ",".join(user["projects"]), long=True),
         Column("SINCE", lambda user: when(user["created_at"])),
     ),

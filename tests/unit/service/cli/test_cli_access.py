@@ -92,6 +92,7 @@ def test_users_and_projects(cli: CliWorld) -> None:
     assert document(cli, "user", "disable", "ada")["users"][0]["disabled_at"] is not None
     assert "disabled" in cli.run("user", "list").stdout
     assert document(cli, "user", "enable", "ada")["users"][0]["disabled_at"] is None
+    assert cli.run("user", "list").stdout.splitlines()[1].split()[:2] == ["ada", "enabled"]
     assert document(cli, "project", "remove", "nlp", "ada")["membership"]["member"] is False
     assert cli.run("project", "remove", "nlp", "ada").exit_code == 1
 
