@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from fastapi.dependencies.utils import get_flat_params
 from fastapi.openapi.utils import get_openapi
 from fastapi.params import ParamTypes
-from fastapi.routing import APIRoute, iter_route_contexts
+from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -109,7 +109,8 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
         dependencies.database, dependencies.now_s, dependencies.settings.idempotency_kept_s
     )
     for module in ROUTERS:
-        app.include_router(module.routes)
+        # The routes themselves: ``include_router`` would build each of them a second time.
+        app.router.routes += module.routes.routes
     app.state.streams = Streams(dependencies.database)
     app.state.admission = Admission()
     app.state.readiness = Readiness(lambda: health.read_readiness(app.state.dependencies))
@@ -120,8 +121,6 @@ def create_app(dependencies: ApiDependencies) -> FastAPI:
     _describe(app)
     app.state.query_parameters = _query_parameters()
     app.state.quick_routes = QuickRoutes(route for module in ROUTERS for route in module.routes.routes)
-    # FastAPI builds included routes at their first use: now, so that no client waits for it.
-    list(iter_route_contexts(app.routes))
     app.add_route(DOCS_PATH, docs_page_of(app.openapi))
     app.router.routes += site_routes()
     return app

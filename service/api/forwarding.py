@@ -1,14 +1,15 @@
 """Requests that another service must answer: the leader, or the service that holds the log of an attempt.
 
 Everything else is answered from the database by any service. A forwarded request keeps its caller, and is never forwarded again.
+A leader forwards hardly anything, so its start does not wait for the HTTP client to be imported (:func:`prepare`).
 """
 
 import logging
 from collections.abc import Callable, Coroutine
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import httpx
 from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
@@ -22,6 +23,9 @@ from service.api.peers import CLIENT_HEADER, PEER_HEADER, Peers, is_from_peer, t
 from service.api.problems import no_leader
 from service.api.strict_json import StrictRoute
 from service.runtime.tls import peer_context
+
+if TYPE_CHECKING:
+    import httpx
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +74,11 @@ class Route(StrictRoute):
         return answer
 
 
+def prepare() -> None:
+    """Import the HTTP client before the first request comes: for a service that does not lead."""
+    import_module("httpx")
+
+
 async def _forward_to_leader(request: Request) -> Response:
     if is_from_peer(request.scope):
         raise no_leader()
@@ -85,6 +94,8 @@ async def _forward_to_leader(request: Request) -> Response:
 
 async def _forward(request: Request, url: str) -> Response:
     """The answer of the service at ``url``, asked in the caller's name. Raises Problem (503) if it does not answer."""
+    import httpx
+
     forwarded(request)
     peers: Peers = request.app.state.peers
     target, caller, origin = target_of(request.scope), caller_of(request), origin_of(request)
@@ -117,7 +128,9 @@ class _NoResponse(Response):
         """Send nothing."""
 
 
-def make_client(timeout: httpx.Timeout, ca: Path | None) -> httpx.AsyncClient:
+def make_client(timeout: "httpx.Timeout", ca: Path | None) -> "httpx.AsyncClient":
     """The client for requests to another service, whose certificate ``ca`` must have signed. It uses no proxy of the
     environment."""
+    import httpx
+
     return httpx.AsyncClient(timeout=timeout, trust_env=False, verify=peer_context(ca))

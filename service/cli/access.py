@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.connect import connect, settings_or_fail
-from service.cli.fail import fail
+from service.cli.connect import connect
+from service.cli.fail import fail, settings_or_fail
 from service.cli.job_tables import when
 from service.cli.one_by_one import change_one_by_one
 from service.cli.options import seconds_option

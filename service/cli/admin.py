@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from service.cli import completion
-from service.cli.connect import settings_or_fail
+from service.cli.fail import settings_or_fail
 from service.cli.options import DatabaseOption, DataDirOption
 from service.cli.output import (
     Answer,

@@ -18,7 +18,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from service.cli.connect import connect, settings_or_fail
+from service.cli.connect import connect
+from service.cli.fail import settings_or_fail
 from service.cli.guard import DISTRIBUTION
 from service.cli.options import write_new
 from service.client import UNFINISHED_STATES, Client, ClientError

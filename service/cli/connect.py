@@ -16,7 +16,7 @@ import httpx
 import typer
 
 from service.api.token import TOKEN_FILE
-from service.cli.fail import EXIT_FAILED, EXIT_USAGE, fail
+from service.cli.fail import EXIT_FAILED, EXIT_USAGE, fail, settings_or_fail
 from service.client import ApiError, AsyncClient, Client, ClientError, Unreachable, Unsendable
 from service.client.connection import TOKEN_RULE, can_be_sent
 from service.client.errors import REFUSED
@@ -34,17 +34,6 @@ PATIENCE_S: Final = 5.0
 
 URL_VARIABLE = "SOONER_URL"
 TOKEN_VARIABLE = "SOONER_TOKEN"  # noqa: S105 (a variable's name)
-
-
-def settings_or_fail(flags: dict[str, object] | None = None) -> "Settings":
-    """The settings in force; a fault among them ends the command with one line and exit code 2."""
-    # Imported here because a client needs no settings as long as none is given.
-    from service.config.settings import SettingsError, load_settings
-
-    try:
-        return load_settings(flags)
-    except SettingsError as error:
-        fail(str(error))
 
 
 class AddressError(ValueError):

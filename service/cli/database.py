@@ -11,8 +11,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.connect import settings_or_fail
-from service.cli.fail import EXIT_FAILED, EXIT_USAGE, fail
+from service.cli.fail import EXIT_FAILED, EXIT_USAGE, fail, settings_or_fail
 from service.cli.options import DatabaseOption, DataDirOption
 from service.cli.output import JsonFlag, print_json, print_result
 from service.config.settings import Settings

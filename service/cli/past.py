@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.connect import settings_or_fail
-from service.cli.fail import EXIT_FAILED, fail
+from service.cli.fail import EXIT_FAILED, fail, settings_or_fail
 from service.cli.options import DatabaseOption, DataDirOption, instant_s
 from service.cli.output import printable
 from service.config.settings import Settings

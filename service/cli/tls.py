@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.connect import settings_or_fail
-from service.cli.fail import EXIT_FAILED, fail
+from service.cli.fail import EXIT_FAILED, fail, settings_or_fail
 from service.cli.options import DataDirOption
 from service.cli.output import JsonFlag, print_result
 

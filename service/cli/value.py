@@ -10,8 +10,7 @@ import typer
 
 from policies.options import OptionError
 from service.cli import completion
-from service.cli.connect import settings_or_fail
-from service.cli.fail import EXIT_FAILED, fail
+from service.cli.fail import EXIT_FAILED, fail, settings_or_fail
 from service.cli.options import DatabaseOption, DataDirOption, FirstOption, NetworkOption, SeedOption
 from service.cli.output import Column, JsonFlag, print_json, print_table, printable
 from service.cli.past import SinceOption, UntilOption, own_database, window

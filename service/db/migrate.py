@@ -2,6 +2,8 @@
 
 ``sooner db upgrade`` calls :func:`upgrade`; ``sooner serve`` upgrades an empty database itself and refuses any other that is
 not current. There is no downgrade: restore a backup made before the upgrade.
+
+Alembic is imported only to upgrade. A start on a current database compares the revisions, which the names of the scripts tell.
 """
 
 import re
@@ -9,11 +11,8 @@ from contextlib import closing
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Select, String, column, inspect, select
 from sqlalchemy import table as sql_table
 
@@ -21,6 +20,9 @@ from service.db.dialects import take_locks
 from service.db.lease import is_led
 from service.db.session import Database, open_database, parse_url, sqlite_path
 from service.db.tables import METADATA
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 UPGRADE_COMMAND = "sooner db upgrade"
 
@@ -109,7 +111,7 @@ def state_of(connection: Connection) -> SchemaState:
     if not found:
         # Tables of Sooner without a revision are an incomplete copy, which cannot be used either.
         return SchemaState.FOREIGN if tables - {VERSION_TABLE} else SchemaState.EMPTY
-    if found == _heads(scripts_folder()):
+    if found == {max(revisions())}:
         return SchemaState.CURRENT
     if found <= revisions():
         return SchemaState.OLDER
@@ -139,6 +141,8 @@ def upgrade(url: str) -> SchemaState:
 
 def upgrade_to(connection: Connection, revision: str) -> None:
     """Run the migrations up to a revision, in the transaction of the connection."""
+    from alembic import command
+
     config = _config(scripts_folder())
     config.attributes["connection"] = connection
     command.upgrade(config, revision)
@@ -146,6 +150,8 @@ def upgrade_to(connection: Connection, revision: str) -> None:
 
 def revision_of(connection: Connection) -> str:
     """The revision of a database that has one."""
+    from alembic.runtime.migration import MigrationContext
+
     return str(MigrationContext.configure(connection).get_current_revision())
 
 
@@ -160,20 +166,15 @@ def scripts_folder() -> Path:
     return installed if installed.is_dir() else Path(__file__).parents[2] / "migrations"
 
 
-# The scripts are read once, because health checks ask every few seconds.
-
-
-@cache
-def _heads(scripts: Path) -> frozenset[str]:
-    return frozenset(ScriptDirectory.from_config(_config(scripts)).get_heads())
-
-
 @cache
 def _revisions(scripts: Path) -> frozenset[str]:
-    return frozenset(script.revision for script in ScriptDirectory.from_config(_config(scripts)).walk_revisions())
+    """The numbers that the names of the scripts begin with. They are read once, because health checks ask every few seconds."""
+    return frozenset(script.name[:4] for script in (scripts / "versions").glob("[0-9]*.py"))
 
 
-def _config(scripts: Path) -> Config:
+def _config(scripts: Path) -> "Config":
+    from alembic.config import Config
+
     config = Config()
     # The path may hold a percent sign, which the configuration parser would expand.
     config.set_main_option("script_location", str(scripts).replace("%", "%%"))

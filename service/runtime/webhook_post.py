@@ -3,6 +3,8 @@
 This module resolves the name, checks the addresses and connects to one of them. So the name cannot resolve to another machine
 between check and connection (DNS rebinding). TLS still checks the certificate of the name. Redirects are not followed, proxies
 of the environment are not used, and only the status of the answer is read.
+
+The HTTP client is imported at the first use: the start of a service does not wait for it.
 """
 
 import asyncio
@@ -14,9 +16,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx
+if TYPE_CHECKING:
+    import httpx
 
 _Found = tuple[Any, ...]
 """One entry of ``socket.getaddrinfo``. Its last item starts with the address."""
@@ -64,6 +67,8 @@ def is_public(address: IPv4Address | IPv6Address) -> bool:
 
 def refusal_of(url: str, *, allow_private: bool) -> str | None:
     """Why a POST to the URL is refused, judged by the URL alone; None if it is allowed. Names are checked when resolved."""
+    import httpx
+
     try:
         parsed = httpx.URL(url)
         host, port = parsed.host, parsed.port
@@ -93,6 +98,8 @@ def _is_host_name(host: str) -> bool:
 
 async def post(url: str, body: bytes, headers: Mapping[str, str], limits: PostLimits, tls: ssl.SSLContext) -> int:
     """Send the request and return the status of the answer. Raises :class:`PostFailed`."""
+    import httpx
+
     parsed = httpx.URL(url)
     host = parsed.raw_host.decode("ascii")
     sent = {**headers, "Host": parsed.netloc.decode("ascii"), "Content-Type": "application/json"}
@@ -110,21 +117,24 @@ async def post(url: str, body: bytes, headers: Mapping[str, str], limits: PostLi
     except TimeoutError:
         raise PostFailed(f"no answer within {limits.timeout_s:g} s") from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise PostFailed(_KINDS.get(type(error), "the connection failed")) from error
+        raise PostFailed(_KINDS.get(type(error).__name__, "the connection failed")) from error
 
 
-async def _status(client: httpx.AsyncClient, url: httpx.URL, host: str, body: bytes, headers: Mapping[str, str]) -> int:
+async def _status(
+    client: "httpx.AsyncClient", url: "httpx.URL", host: str, body: bytes, headers: Mapping[str, str]
+) -> int:
     extensions = {"sni_hostname": host}
     async with client.stream("POST", url, content=body, headers=headers, extensions=extensions) as answer:
         return answer.status_code
 
 
-_KINDS: Mapping[type[Exception], str] = {
-    httpx.ConnectError: "cannot connect",
-    httpx.ConnectTimeout: "cannot connect in time",
-    httpx.ReadTimeout: "no answer in time",
-    httpx.RemoteProtocolError: "the answer is not HTTP",
+_KINDS: Mapping[str, str] = {
+    "ConnectError": "cannot connect",
+    "ConnectTimeout": "cannot connect in time",
+    "ReadTimeout": "no answer in time",
+    "RemoteProtocolError": "the answer is not HTTP",
 }
+"""What is said of the client's exceptions, by their names."""
 
 
 async def _resolve(host: str, port: int, allow_private: bool) -> list[str]:

@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 
 from policies.model.cluster import Cluster
 from policies.options import OptionError
+from service.api import forwarding
 from service.api.app import create_app
 from service.api.deps import ApiDependencies
 from service.api.readiness import PERIOD_S, Readiness
@@ -168,9 +169,11 @@ class Service:
         unattended = self.settings.data_dir / "attempts" if self.settings.executor == "fake" else None
         services.check_hosts(self.database, self.host.id, self._attempts_host, unattended)
         try:
-            self.leadership.begin()
+            leads = self.leadership.begin()
         except ExecutorUnavailable as error:
             raise StartError(f"executor={self.settings.executor}: {error}") from error
+        if not leads:
+            forwarding.prepare()
 
     def run(self) -> int:
         """Serve until stopped."""

@@ -223,6 +223,8 @@ def test_no_service_finds_its_schema_changed_while_it_leads(url: str, revision: 
 def test_the_revisions_are_those_that_alembic_walks() -> None:
     scripts = ScriptDirectory.from_config(migrate._config(migrate.scripts_folder()))
     assert [script.revision for script in scripts.walk_revisions()] == REVISIONS[::-1]
+    assert migrate.revisions() == set(REVISIONS)
+    assert scripts.get_heads() == [max(migrate.revisions())]
 
 
 def _seen(url: str) -> dict[str, dict[str, list[str]]]:

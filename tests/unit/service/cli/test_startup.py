@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from service.db.migrate import upgrade
 
 HEAVY = {"numpy", "scipy", "sklearn", "xgboost", "pandas", "fastapi", "starlette", "sqlalchemy", "sqlmodel", "uvicorn"}
 
@@ -46,3 +49,22 @@ def test_help_needs_no_heavy_library(arguments: tuple[str, ...]) -> None:
 
 def test_a_simulation_needs_no_http() -> None:
     assert imported("sim", "run", "--help") & (HEAVY - {"numpy"} | {"httpx", "service.client"}) == set()
+
+
+def test_a_start_on_a_current_database_waits_for_no_library_of_later_work(tmp_path: Path) -> None:
+    """Of migrations, requests to other services, and training. A standby takes the HTTP client before its first request."""
+    url = f"sqlite:///{tmp_path / 'sooner.db'}"
+    upgrade(url)
+    code = (
+        "import sys, service.cli.admin, service.server.app\nfrom service.db import migrate\n"
+        f"print(migrate.state({url!r}))\nprint(*sys.modules)\n"
+        "service.server.app.forwarding.prepare()\nprint('httpx' in sys.modules)"
+    )
+    state, modules, prepared = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    later = {"alembic", "httpx", "service.client", "sklearn", "xgboost", "quantile_forest", "skops", "scipy", "pandas"}
+    assert state == "current"
+    assert "fastapi" in modules.split()
+    assert later.isdisjoint(modules.split())
+    assert prepared == "True"
