@@ -27,7 +27,7 @@ from predictor.conformal import SpreadCalibration
 from predictor.errors import ArtifactError
 from predictor.estimator import Estimator
 from predictor.experts import BASIC
-from predictor.feature_schema import SCHEMA as FEATURES
+from predictor.feature_schema import schema as feature_schema
 from predictor.training import ESTIMATORS, TrainedHead, TrainedModel, Verdict, library_versions
 
 SCHEMA: Final = "sooner.model/3"
@@ -176,9 +176,10 @@ def _check_fit(path: Path, manifest: dict[str, Any]) -> None:
     """Refuse a manifest of another format, other features or other library versions."""
     if manifest.get("schema") != SCHEMA:
         raise ArtifactError(f"{path}: schema {manifest.get('schema')!r} is not {SCHEMA}")
-    if manifest.get("feature_schema") != FEATURES:
+    if manifest.get("feature_schema") != feature_schema():
         raise ArtifactError(
-            f"{path}: made for features {manifest.get('feature_schema')!r}, but this version uses {FEATURES!r}; train again"
+            f"{path}: made for features {manifest.get('feature_schema')!r}, but this version uses {feature_schema()!r}; "
+            "train again"
         )
     libraries = library_versions()
     if manifest.get("libraries") != libraries:

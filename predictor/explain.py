@@ -17,7 +17,7 @@ from policies.model.estimate import Unit
 from predictor import features
 from predictor.boosting import Boosting
 from predictor.fallback import amount
-from predictor.feature_schema import SCHEMA
+from predictor.feature_schema import schema as feature_schema
 from predictor.recurrence import BACKOFF, BUCKETS, Level, bucket_of
 from predictor.training import TrainedModel
 
@@ -82,7 +82,7 @@ class Contributions:
 
 def readable(schema: str, vector: Sequence[float | None]) -> bool:
     """Whether a stored vector has the features of this version."""
-    return schema == SCHEMA and len(vector) == len(features.NAMES)
+    return schema == feature_schema() and len(vector) == len(features.NAMES)
 
 
 def history_basis(vector: Sequence[float | None]) -> HistoryBasis:

@@ -3,6 +3,7 @@
 import ast
 import hashlib
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -38,10 +39,16 @@ def schema_of(sources: Iterable[str]) -> str:
 
 _SAME_AS: Final[dict[str, str]] = {}
 """Ids of rewritten code that gives exactly the features of older code, under the id by which stored models know them."""
-_SPEEDS: Final = repr({name: published_speed(name) for name in GPU_MODELS})
-_CODE: Final = schema_of(
-    [*(Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8") for name in _DEFINED_BY), _SPEEDS]
-)
-SCHEMA: Final = _SAME_AS.get(_CODE, _CODE)
-"""Stored with each prediction and checked when a model is loaded. Any change of the code gives a new id, so that a model never
-gets features which it does not know. A rewrite that leaves every feature equal is entered in the table above."""
+
+
+@cache
+def schema() -> str:
+    """Stored with each prediction and checked when a model is loaded. Any change of the code gives a new id, so that a model
+    never gets features which it does not know. A rewrite that leaves every feature equal is entered in the table above.
+
+    Worked out at the first use: to parse the modules takes longer than to import them.
+    """
+    speeds = repr({name: published_speed(name) for name in GPU_MODELS})
+    sources = [Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8") for name in _DEFINED_BY]
+    code = schema_of([*sources, speeds])
+    return _SAME_AS.get(code, code)

@@ -30,7 +30,7 @@ from predictor.fallback import (
     points_in_units,
     unit_of,
 )
-from predictor.feature_schema import SCHEMA
+from predictor.feature_schema import schema
 from predictor.head_state import BucketStatus, HeadState
 from predictor.intervals import LEVELS, MIDDLE, Array, estimate_points
 from predictor.locality import SlowdownLearner
@@ -405,7 +405,7 @@ class LivePredictor:
             # Nothing was known of the job before, and nothing is learnt from what it said itself.
             pending.fill(Prediction(revised))
             return Prediction(revised)
-        return Prediction(revised, SCHEMA, tuple(pending.features))
+        return Prediction(revised, schema(), tuple(pending.features))
 
     @staticmethod
     def _first_alike(requests: Sequence[PredictionRequest]) -> list[int]:
@@ -488,7 +488,7 @@ class LivePredictor:
                 predictions.append(None)
                 continue
             vector = tuple(query.example.features)
-            prediction = Prediction(query.estimate, SCHEMA, vector, next(kept))
+            prediction = Prediction(query.estimate, schema(), vector, next(kept))
             predictions.append(prediction)
             pending = self._pending.get(JobId(query.submission.job))
             if pending is not None and pending.served_log is None:

@@ -20,7 +20,7 @@ from predictor.errors import TrainingError
 from predictor.estimator import Estimator
 from predictor.evaluation import by_history
 from predictor.experts import BASIC
-from predictor.feature_schema import SCHEMA
+from predictor.feature_schema import schema
 from predictor.forest import QuantileForest, RandomForest, RawQuantileForest
 from predictor.rows import EndedRow
 
@@ -169,7 +169,7 @@ def _chunks(rows: int, test_rows: int) -> int:
 
 
 def _version(heads: Mapping[Unit, Sequence[Example]], seed: int, libraries: Mapping[str, str]) -> str:
-    digest = hashlib.sha256(repr((seed, SCHEMA, sorted(libraries.items()))).encode())
+    digest = hashlib.sha256(repr((seed, schema(), sorted(libraries.items()))).encode())
     for unit, examples in heads.items():
         digest.update(unit.encode())
         digest.update(np.array([(example.label, example.ended_at_s) for example in examples]).tobytes())
@@ -207,6 +207,6 @@ def train(rows: Iterable[EndedRow], *, seed: int, on_tested: OnTested | None = N
         seed=seed,
         rows=count,
         trained_until_s=until_s,
-        feature_schema=SCHEMA,
+        feature_schema=schema(),
         libraries=libraries,
     )

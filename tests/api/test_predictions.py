@@ -14,7 +14,7 @@ from policies.model.estimate import EndedJob, Estimate, Prediction, Unit
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from predictor import features
-from predictor.feature_schema import SCHEMA
+from predictor.feature_schema import schema
 from service.api import submission
 from service.api.idempotency import REPLAYED_HEADER
 from service.db import prediction_log
@@ -69,7 +69,7 @@ def end(
 def said(source: str = "recurrence: 14 past runs", version: str = "", **more: Any) -> Prediction:
     estimate = Estimate((100.0, 200.0), Unit.SERVICE_S, source, version, **more)
     known = {"recurrence_gpus__log_count": math.log1p(14.0), "cold_level": 0.0, "base": math.log(150.0)}
-    return Prediction(estimate, SCHEMA, vector(**known))
+    return Prediction(estimate, schema(), vector(**known))
 
 
 def test_a_prediction_of_a_model_says_what_moved_it(client: Client, world: World) -> None:
@@ -113,7 +113,7 @@ def test_where_no_model_can_be_explained_it_says_why(
     take_in(world, job_id, prediction)
     found = client.get(f"/v1/jobs/{job_id}/prediction").json()
     assert (found["trust"], found["contributions"], found["contributions_reason"]) == (trust, None, reason)
-    assert (found["past_runs"] is None) == (prediction.feature_schema != SCHEMA)
+    assert (found["past_runs"] is None) == (prediction.feature_schema != schema())
 
 
 def test_an_ended_job_without_a_prediction_is_not_said_to_get_one(client: Client, world: World) -> None:

@@ -9,7 +9,7 @@ from policies.model.estimate import Unit
 from predictor import features
 from predictor.boosting import FITTED_LEVELS, Boosting
 from predictor.explain import TOP, Trust, contributions, history_basis, readable, trust_of, words
-from predictor.feature_schema import SCHEMA
+from predictor.feature_schema import schema
 from predictor.recurrence import Level
 from predictor.serving import LivePredictor
 from tests.unit.predictor.predictor_history import recurring_history, request, small_model
@@ -86,7 +86,7 @@ def test_without_xgboost_or_history_there_are_no_contributions() -> None:
     nothing[features.NAMES.index("base")] = features.MISSING
     assert contributions(small_model(), Unit.SERVICE_S, nothing) is None
     assert not readable("features/0:abc", vector)
-    assert not readable(SCHEMA, vector[:-1])
+    assert not readable(schema(), vector[:-1])
 
 
 def test_the_history_basis_equals_the_known_history() -> None:

@@ -21,7 +21,7 @@ from predictor import features, serving
 from predictor.aggregation import LEARNT
 from predictor.dataset import FIRST_ENDS, TELLING_RUNS, Knowledge, replay
 from predictor.experts import BASIC
-from predictor.feature_schema import SCHEMA
+from predictor.feature_schema import schema
 from predictor.forest import QuantileForest
 from predictor.retraining import RetrainingPredictor
 from predictor.rows import ended_row
@@ -65,7 +65,7 @@ def test_a_promoted_model_answers_and_says_so_and_every_expert_shadows() -> None
     assert after.estimate.source.startswith(f"{before.estimate.source}; weights: ")
     assert after.estimate.points != before.estimate.points
     assert after.features == before.features
-    assert after.feature_schema == SCHEMA
+    assert after.feature_schema == schema()
     names = {shadow.model_version for shadow in after.shadows}
     models = {f"{model.version}/{kind}" for kind in (*ESTIMATORS, "aggregation")}
     asleep = {"first_runs", "recurrence_arguments"}  # a known program, started without a command line
