@@ -26,7 +26,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import NullType
@@ -62,6 +62,10 @@ _WRITES = "sooner_writes"
 _WAIT_S = "sooner_wait_s"
 _LEASE = "sooner_lease"
 _RETURNED_AT_S = "sooner_returned_at_s"
+_ALONE = "sooner_alone"
+
+WITHOUT_TRANSACTION: Final[Mapping[str, Any]] = {_ALONE: True}
+"""Execution options of a connection whose queries are no transaction. Both drivers are used in their mode without one."""
 
 
 _escaped: Final = partial(json.dumps, allow_nan=False, separators=(",", ":"))
@@ -95,6 +99,9 @@ class Dialect(Protocol):
     def engine_options(self) -> dict[str, Any]:
         """Arguments of ``create_engine``."""
 
+    def options_at_once(self) -> dict[str, Any] | None:
+        """The same for an engine with one connection that waits for nobody; None where there can be none."""
+
     def prepare(self, engine: Engine) -> None:
         """Install the listeners that configure every connection of the engine."""
 
@@ -124,6 +131,10 @@ class SqliteDialect:
             "pool_use_lifo": True,
             "connect_args": {"timeout": BUSY_TIMEOUT_S},
         }
+
+    def options_at_once(self) -> dict[str, Any] | None:
+        """A reader waits neither for writers nor for a process; what it looks at has mostly just been written."""
+        return {"poolclass": StaticPool, "connect_args": {"timeout": 0.0, "check_same_thread": False}}
 
     def prepare(self, engine: Engine) -> None:
         """WAL mode, durable commits, checked references, and explicit BEGIN statements."""
@@ -162,6 +173,10 @@ class PostgresDialect:
                 "tcp_user_timeout": 10_000,
             },
         }
+
+    def options_at_once(self) -> dict[str, Any] | None:
+        """Each look waits for the server."""
+        return None
 
     def prepare(self, engine: Engine) -> None:
         """Time limits on every connection, tighter ones on writers; a connection that was idle is pinged before use."""
@@ -392,6 +407,8 @@ def _sqlite_connected(connection: Any, record: object) -> None:
 
 def _sqlite_begin(connection: Connection) -> None:
     options = connection.get_execution_options()
+    if options.get(_ALONE):
+        return
     if not options.get(_WRITES, False):
         connection.exec_driver_sql("BEGIN")
         return
@@ -421,6 +438,8 @@ def _postgres_connected(connection: Any, record: object) -> None:
 def _postgres_begin(connection: Connection) -> None:
     # All in one message: the driver would send a BEGIN of its own first, and each round trip costs as much as a statement.
     options = connection.get_execution_options()
+    if options.get(_ALONE):
+        return
     parts = ["BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if options.get(_WRITES) is False else "BEGIN"]
     if options.get(_WRITES):
         parts = ["BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"]

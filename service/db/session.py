@@ -1,4 +1,4 @@
-"""Opening the database: URL to engine, and the two kinds of transaction (reading, writing).
+"""Opening the database: URL to engine, and the two kinds of transaction (reading, writing); single queries need none (looking).
 
 A reader gets a stable snapshot. A writer to SQLite takes the write lock *first*, so a transaction never reads, waits and then
 fails because another one wrote in between; writers to PostgreSQL run side by side. :mod:`service.db.dialects` describes how
@@ -9,19 +9,19 @@ import os
 import sqlite3
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from sqlalchemy import Engine, Executable, create_engine, make_url
+from sqlalchemy import Connection, Engine, Executable, create_engine, make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, NoSuchModuleError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlmodel import Session
 
-from service.db.dialects import BUSY_TIMEOUT_S, dialect_of, dumps, prepare_file
+from service.db.dialects import BUSY_TIMEOUT_S, WITHOUT_TRANSACTION, dialect_of, dumps, prepare_file
 
 _DRIVER = "postgresql+psycopg"
 
@@ -81,6 +81,8 @@ class Database:
         self.engine = engine
         self._dialect = dialect_of(engine.url)
         self._writers = _FairLock()
+        self._at_once: Engine | None = None
+        self._at_once_is_used = Lock()
 
     @property
     def url(self) -> str:
@@ -106,6 +108,35 @@ class Database:
                 session.rollback()
 
     @contextmanager
+    def looking(self) -> Iterator[Connection]:
+        """A connection for queries of which each sees what is committed by then, without a transaction around them.
+
+        To begin and to end one are two more calls of the database: a round trip each on PostgreSQL, and on SQLite a wait for the
+        interpreter each while other threads compute. What must not change between two queries is read in :meth:`reading`.
+        """
+        with _unavailable(), self.engine.connect() as connection:
+            yield connection.execution_options(**WITHOUT_TRANSACTION)
+
+    @contextmanager
+    def at_once(self) -> Iterator[Connection | None]:
+        """As :meth:`looking`, but it waits for nobody, so that an event loop can look at a few rows without another thread.
+
+        None where that cannot be: another process answers, or the connection is in use. Raises OperationalError at once where
+        another process has locked the whole database.
+        """
+        options = self._dialect.options_at_once()
+        if options is None or not self._at_once_is_used.acquire(blocking=False):
+            yield None
+            return
+        try:
+            if self._at_once is None:
+                self._at_once = _engine(self.engine.url, options)
+            with _unavailable(), self._at_once.connect() as connection:
+                yield connection.execution_options(**WITHOUT_TRANSACTION)
+        finally:
+            self._at_once_is_used.release()
+
+    @contextmanager
     def writing(self, wait_s: float | None = None, *, lease: bool = False) -> Iterator[Session]:
         """A transaction, committed at the end, rolled back by an exception.
 
@@ -127,14 +158,14 @@ class Database:
             session.commit()
 
     def rows(self, statement: Executable) -> Sequence[Any]:
-        """The rows of one query, read in a snapshot of its own."""
-        with self.reading() as session:
-            return session.connection().execute(statement).all()
+        """The rows of one query."""
+        with self.looking() as connection:
+            return connection.execute(statement).all()
 
     def value(self, statement: Executable) -> Any:
-        """The first column of the first row of one query, read in a snapshot of its own; None without a row."""
-        with self.reading() as session:
-            return session.connection().execute(statement).scalar()
+        """The first column of the first row of one query; None without a row."""
+        with self.looking() as connection:
+            return connection.execute(statement).scalar()
 
     def execute(self, statement: Executable) -> int:
         """Run one statement in a transaction of its own; returns how many rows it changed."""
@@ -148,6 +179,8 @@ class Database:
     def close(self) -> None:
         """Close all connections."""
         self.engine.dispose()
+        if self._at_once is not None:
+            self._at_once.dispose()
 
 
 @contextmanager
@@ -237,11 +270,12 @@ def _create_file(path: Path) -> None:
             Path(draft).unlink(missing_ok=True)
 
 
-def _engine(url: URL) -> Engine:
+def _engine(url: URL, options: Mapping[str, Any] | None = None) -> Engine:
     dialect = dialect_of(url)
+    options = dialect.engine_options() if options is None else options
     try:
         # A logged error must not include parameters: the environments of jobs hold secrets.
-        engine = create_engine(url, json_serializer=dumps, hide_parameters=True, **dialect.engine_options())
+        engine = create_engine(url, json_serializer=dumps, hide_parameters=True, **options)
     except (NoSuchModuleError, ImportError) as error:
         hint = "; install sooner[postgres]" if url.drivername == _DRIVER else ""
         raise DatabaseUrlError(f"no driver for the database URL {_shown(url)}: {_first_line(error)}{hint}") from error

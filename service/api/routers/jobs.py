@@ -1,12 +1,15 @@
 """Jobs: submit, list, show, and the requests that the next cycle acts on."""
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from fastapi import Body, Depends, Header, Query, Response
 from fastapi.responses import JSONResponse
+from sqlalchemy.exc import OperationalError
 from sqlmodel import Session
 
 from policies.lifecycle import TERMINAL, JobState
@@ -30,6 +33,7 @@ from service.db import reads
 from service.engine.events import EngineRequest, RequestKind
 from service.wire.bodies import HoldBody, Id, JobBody, PriorityBody, SubmissionBody
 from service.wire.jobs import AcceptedDocument, JobDocument, JobsDocument
+from service.wire.plans import JobPlanDocument
 
 routes = Routes("jobs")
 
@@ -113,13 +117,21 @@ def list_jobs(
 
 
 async def _show_one(request: StrictRequest) -> Response | None:
-    """What clients ask again and again. The hand-over to these threads takes fewer passes of the event loop than FastAPI's."""
+    """What clients ask again and again: answered in the event loop where the database can be looked at from there, because each
+    hand-over to another thread waits for all that compute. Else by one of a few threads, to which the hand-over takes fewer
+    passes of the loop than to FastAPI's.
+    """
     tags, job = request.headers.getlist("if-none-match"), job_of(request)
     unusual = request.scope["query_string"] or len(tags) > 1 or any(len(tag) > _TAG_LENGTH_MAX for tag in tags)
     if job is None or unusual:
         return None
     await permitted(request)
-    show = partial(show_job, dependencies_of(request), job, tags[0] if tags else None)
+    dependencies, tag = dependencies_of(request), tags[0] if tags else None
+    with suppress(OperationalError), dependencies.database.at_once() as connection:
+        summary = None if connection is None else reads.job(connection, job)
+        if summary is not None and summary.planned is None:
+            return _shown(summary, tag)
+    show = partial(show_job, dependencies, job, tag)
     return await asyncio.get_running_loop().run_in_executor(_SHOWING, show)
 
 
@@ -137,15 +149,30 @@ def show_job(
 ) -> Response:
     """With its newest prediction and its servers. The ETag changes exactly when the response does, but for ``plan`` on a changed
     cluster."""
-    with dependencies.reading() as connection:
+    planned = None
+    with dependencies.looking() as connection:
         summary = job_or_404(connection, job_id)
-        planned = reads.planned_spec(connection, summary)
+    if summary.planned is not None:
+        # Its spec may be in another row: both as of one moment.
+        with dependencies.reading() as connection:
+            summary = job_or_404(connection, job_id)
+            planned = reads.planned_spec(connection, summary)
+    return _shown(
+        summary,
+        if_none_match,
+        lambda: None if planned is None else job_plan_document(planned, dependencies.scheduler.layout()),
+    )
+
+
+def _shown(
+    summary: reads.JobSummary, if_none_match: str | None, plan: Callable[[], JobPlanDocument | None] = lambda: None
+) -> Response:
+    """The answer, or that the client has it already."""
     document = job_document(summary)
     headers = {"ETag": etag(document), "Cache-Control": "private, no-cache"}
     if if_none_match is not None and etag_matches(if_none_match, headers["ETag"]):
         return Response(status_code=304, headers=headers)
-    plan = None if planned is None else job_plan_document(planned, dependencies.scheduler.layout())
-    return JSONResponse(document | {"plan": plan}, headers=headers)
+    return JSONResponse(document | {"plan": plan()}, headers=headers)
 
 
 class JobRequest(NamedTuple):

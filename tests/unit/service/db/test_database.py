@@ -1,14 +1,16 @@
 """The database beside the store: transactions, leases, enrolled servers and history."""
 
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select, text, update
+from sqlalchemy import Executable, func, select, text, update
 from sqlalchemy.exc import IntegrityError, OperationalError, StatementError
 
 from policies.model.cluster import Cluster, Server
@@ -24,7 +26,7 @@ from service.db.lease import FencedOff, acquire, check_fence, release, renew
 from service.db.progress import ProgressPoint, record_progress
 from service.db.rows import attempt_values
 from service.db.servers import ServerInUse, enroll
-from service.db.session import Database, open_database
+from service.db.session import Database, open_database, sqlite_path
 from service.db.store import SqlStore
 from service.db.tables import (
     ATTEMPTS,
@@ -132,6 +134,54 @@ def test_an_exception_rolls_back_and_a_reader_never_writes(database: Database) -
     with database.reading() as session:
         session.add(LeaseRow(name="y", holder="h", token=1, expires_at_s=0.0))
     assert column(database, LeaseRow, "name") == []
+
+
+def test_a_look_sees_what_is_committed_by_then(database: Database) -> None:
+    def add(name: str) -> None:
+        with database.writing() as session:
+            session.add(LeaseRow(name=name, holder="h", token=1, expires_at_s=0.0))
+
+    names = select(LeaseRow.name).order_by(LeaseRow.name)
+    with database.reading() as snapshot, database.looking() as connection:
+        assert snapshot.scalars(names).all() == connection.scalars(names).all() == []
+        add("a")
+        assert snapshot.scalars(names).all() == []
+        assert connection.scalars(names).all() == ["a"]
+    assert database.rows(names) == [("a",)]
+    assert database.value(names) == "a"
+
+
+def _looked_at_once(database: Database, query: Executable) -> list[object]:
+    with database.at_once() as connection:
+        assert connection is not None
+        return list(connection.scalars(query))
+
+
+def test_a_look_at_once_waits_for_nobody(sqlite: Database) -> None:
+    """Neither for a writer, nor for another look, nor for a process that has the whole file to itself."""
+    names = select(LeaseRow.name)
+    with sqlite.writing() as session:
+        session.add(LeaseRow(name="a", holder="h", token=1, expires_at_s=0.0))
+        session.flush()
+        with sqlite.at_once() as connection, sqlite.at_once() as second:
+            assert connection is not None
+            assert connection.scalars(names).all() == []
+            assert second is None
+    assert _looked_at_once(sqlite, names) == ["a"]
+    sqlite.close()
+    path = sqlite_path(sqlite.engine.url)
+    assert path is not None
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(OperationalError, match="locked"):
+            _looked_at_once(sqlite, names)
+    assert _looked_at_once(sqlite, text("PRAGMA busy_timeout")) == [0]
+
+
+def test_there_is_no_look_at_once_where_a_server_answers(postgres_database: Database) -> None:
+    with postgres_database.at_once() as connection:
+        assert connection is None
 
 
 def test_writers_queue_instead_of_failing(database: Database) -> None:
