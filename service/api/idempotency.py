@@ -25,7 +25,7 @@ from service.api.access import origin_of
 from service.api.audited import action_of, target_of
 from service.api.problems import Problem, ProblemType
 from service.db.audit import Entry, Origin, Outcome, record, record_all
-from service.db.dialects import insert_rows, take_locks
+from service.db.dialects import by_dialect, insert_rows, take_locks
 from service.db.group_commit import GroupCommit
 from service.db.session import Database
 from service.db.tables import IDEMPOTENCY_KEYS, columns
@@ -56,8 +56,10 @@ class Answer:
 # Statements of every group of requests are built once: to build one takes as long as to run it.
 _OF_KEYS: Final = IDEMPOTENCY_KEYS.c.key.in_(bindparam("keys", expanding=True))
 _NOW_S: Final = bindparam("now_s", type_=Double)
-_KEPT: Final = select(*columns(IDEMPOTENCY_KEYS, "key route body_sha256 status response location")).where(
-    _OF_KEYS, IDEMPOTENCY_KEYS.c.expires_at_s > _NOW_S
+_KEPT: Final = by_dialect(
+    IDEMPOTENCY_KEYS.c.key,
+    "keys",
+    select(*columns(IDEMPOTENCY_KEYS, "key route body_sha256 status response location expires_at_s")).where,
 )
 _FORGET_EXPIRED: Final = delete(IDEMPOTENCY_KEYS).where(_OF_KEYS, IDEMPOTENCY_KEYS.c.expires_at_s <= _NOW_S)
 
@@ -251,8 +253,12 @@ class Keys:
             return [None] * len(requests)
         if lock:
             take_locks(connection, *(f"key {route} {key}" for key, route in asked))
-        given = {"keys": [key for key, _ in asked], "now_s": self._now_s()}
-        kept = {(row.key, row.route): row for row in connection.execute(_KEPT, given)}
+        keys, now_s = [key for key, _ in asked], self._now_s()
+        found = connection.execute(_KEPT[connection.dialect.name], {"keys": keys}).all()
+        kept = {(row.key, row.route): row for row in found if row.expires_at_s > now_s}
+        if lock and len(kept) < len(found):
+            # Expired answers that are not pruned yet would be in the way of new ones.
+            connection.execute(_FORGET_EXPIRED, {"keys": keys, "now_s": now_s})
         return [_kept_answer(kept.get((request.key, request.route)), request) for request in requests]
 
     def _keep(self, connection: Connection, done: Sequence[tuple[KeyedRequest, Answer]]) -> None:
@@ -272,10 +278,6 @@ class Keys:
             for request, answer in done
             if request.key is not None
         ]
-        if not rows:
-            return
-        # Expired answers of these keys may not be pruned yet.
-        connection.execute(_FORGET_EXPIRED, {"keys": [row["key"] for row in rows], "now_s": now_s})
         insert_rows(connection, IDEMPOTENCY_KEYS, rows)
 
 

@@ -17,10 +17,23 @@ import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache, partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter
-from sqlalchemy import Column, Connection, Engine, Integer, Table, TextClause, bindparam, event, text, update
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    Integer,
+    Table,
+    TextClause,
+    any_,
+    bindparam,
+    event,
+    text,
+    update,
+)
 from sqlalchemy import Dialect as EngineDialect
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
@@ -30,6 +43,8 @@ from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import NullType
+
+T = TypeVar("T")
 
 BUSY_TIMEOUT_S = 10.0
 """How long a writer waits for another one. Transactions take milliseconds, so ten seconds mean that something is stuck."""
@@ -226,6 +241,16 @@ def _condition(element: Likely, compiler: SQLCompiler, **options: Any) -> str:
 @compiles(Likely, "sqlite")
 def _likely(element: Likely, compiler: SQLCompiler, **options: Any) -> str:
     return f"likely({compiler.process(element.clauses, **options)})"
+
+
+def by_dialect(column: ColumnElement[Any], name: str, build: Callable[[ColumnElement[bool]], T]) -> Mapping[str, T]:
+    """What ``build`` makes of the condition that the column is in the list of the parameter ``name``, by the name of the dialect.
+
+    On PostgreSQL the list is one value, so that the server prepares the statement once and not for each length.
+    """
+    of_server = column == any_(bindparam(name, type_=postgresql.ARRAY(column.type)))
+    of_file = column.in_(bindparam(name, expanding=True))
+    return {"postgresql": build(of_server), "sqlite": build(of_file)}
 
 
 def take_locks(connection: Connection, *names: str) -> None:

@@ -8,7 +8,8 @@ back would cost more than the write.
 *Joint* writes can be combined with others of their kind into as many statements as one of them takes: submissions of jobs.
 Other writes share a transaction on SQLite alone, which has one writer at a time; each runs behind a savepoint, so that a
 failing write undoes only its own part. On PostgreSQL writers run side by side, a savepoint costs as much as it saves, and a
-write that waits for a lock would delay the others: there they get plain transactions (``python -m benchmarks.store``).
+write that waits for a lock would delay the others: there they get plain transactions (``python -m benchmarks.store``). For the
+same reason a group of joint writes has no savepoint there: if it fails, each of them is made again in a transaction of its own.
 """
 
 import asyncio
@@ -70,6 +71,10 @@ class _Member(Generic[Result]):
         return cast(Result, self.result)
 
 
+class _Refused(Exception):
+    """Writes failed together before their commit."""
+
+
 class GroupCommit:
     """Runs writes in shared transactions where that is faster. One instance per process; thread-safe."""
 
@@ -126,15 +131,11 @@ class GroupCommit:
         try:
             with self._database.writing() as session:
                 self._fill(session, group)
-        except BaseException as error:
-            # Writes that succeeded are undone with the rest. If the transaction could not begin, all waiting writes fail:
-            # they have waited as long as this one.
-            with self._mutex:
-                if not group:
-                    group.extend(self._waiting)
-                    self._waiting.clear()
+        except _Refused:
             for member in group:
-                member.error = member.error if member.error is not None else error
+                self._commit_alone(member)
+        except BaseException as error:
+            self._fail(group, error)
         futures: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         for member in group:
             if member.future is None:
@@ -144,6 +145,24 @@ class GroupCommit:
         for loop, theirs in futures.items():
             with suppress(RuntimeError):  # it has been closed, so nobody waits
                 loop.call_soon_threadsafe(_settle, theirs)
+
+    def _commit_alone(self, member: _Member[Any]) -> None:
+        """In a transaction of its own, so that the failing write of a group does not fail the others."""
+        try:
+            with self._database.writing() as session:
+                member.result = member.effect(session)
+        except BaseException as error:
+            member.error = error
+
+    def _fail(self, group: list[_Member[Any]], error: BaseException) -> None:
+        # Writes that succeeded are undone with the rest. If the transaction could not begin, all waiting writes fail:
+        # they have waited as long as this one.
+        with self._mutex:
+            if not group:
+                group.extend(self._waiting)
+                self._waiting.clear()
+        for member in group:
+            member.error = member.error if member.error is not None else error
 
     def _fill(self, session: Session, group: list[_Member[Any]]) -> None:
         until_s = time.monotonic() + (HELD_S_MAX if self._database.one_writer else 0.0)
@@ -155,10 +174,12 @@ class GroupCommit:
                 alone = not group and not self._waiting and len(members) == 1
             group += members
             if alone:
-                [member] = members
-                member.result = member.effect(session)
+                _write(session, members)
                 return
-            self._run(session, members)
+            if self._database.one_writer:
+                self._run(session, members)
+            else:
+                _write_all(session, members)
 
     def _next(self, most: int) -> list[_Member[Any]]:
         """The write that has waited longest, and those directly behind it that can be combined with it."""
@@ -196,6 +217,16 @@ def _write(session: Session, members: Sequence[_Member[Any]]) -> None:
             member.error = outcome
         else:
             member.result = outcome
+
+
+def _write_all(session: Session, members: Sequence[_Member[Any]]) -> None:
+    """Write the only group of a transaction. Raises _Refused where the database has not failed, but one of the writes."""
+    try:
+        _write(session, members)
+    except OperationalError:
+        raise
+    except Exception as error:
+        raise _Refused from error
 
 
 def _settle(futures: "Sequence[asyncio.Future[None]]") -> None:

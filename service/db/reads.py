@@ -34,6 +34,7 @@ from policies.model.job import IterationTimes, JobSpec
 from policies.model.placement import Placement
 from service.db.access import seen
 from service.db.codec import decode
+from service.db.dialects import by_dialect
 from service.db.event_log import CYCLE_COLUMNS
 from service.db.forecasts import newest_forecasts
 from service.db.pages import equal, page
@@ -69,7 +70,7 @@ _JOB_COLUMNS = columns(
 # Statements of every page are built once: to build one takes as long as to run it.
 _IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 
-_JOBS_BY_ID = select(*_JOB_COLUMNS).where(JOBS.c.id.in_(_IDS)).order_by(JOBS.c.id)
+_JOBS_BY_ID = by_dialect(JOBS.c.id, "ids", lambda is_wanted: select(*_JOB_COLUMNS).where(is_wanted).order_by(JOBS.c.id))
 
 _PREDICTION_COLUMNS = columns(
     PREDICTIONS,
@@ -193,7 +194,7 @@ def new_jobs(connection: Connection, job_ids: Sequence[int]) -> list[JobSummary]
 
 def _job_rows(connection: Connection, job_ids: Sequence[int]) -> Iterator[Sequence[Row[Any]]]:
     for part in chunks(sorted(job_ids)):
-        yield connection.execute(_JOBS_BY_ID, {"ids": part}).all()
+        yield connection.execute(_JOBS_BY_ID[connection.dialect.name], {"ids": part}).all()
 
 
 def jobs(
@@ -204,7 +205,7 @@ def jobs(
     ``first_predictions``: with the first prediction of each job instead of the newest.
     """
     ids = _page_ids(connection, wanted, past_id, limit)
-    rows = connection.execute(_JOBS_BY_ID, {"ids": ids}).all()
+    rows = connection.execute(_JOBS_BY_ID[connection.dialect.name], {"ids": ids}).all()
     predictions = _FIRST_PREDICTIONS if first_predictions else _NEWEST_PREDICTIONS
     return _summaries(connection, rows if wanted.oldest_first else rows[::-1], predictions)
 

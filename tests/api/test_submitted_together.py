@@ -105,6 +105,14 @@ def test_many_take_no_more_statements_than_two(app: FastAPI, world: World, keyed
     assert len(of_many) <= len(of_two) + one_by_one
 
 
+def test_keys_take_a_look_and_a_note(app: FastAPI, world: World) -> None:
+    """New ones have no expired answer that would have to be deleted. PostgreSQL locks them besides, and needs no savepoint."""
+    with statements(world) as asked:
+        together(app, world, [plain_job()] * 4, [{"Idempotency-Key": f"k{number}"} for number in range(4)])
+    assert [each.partition(" ")[0] for each in asked if "idempotency_keys" in each] == ["SELECT", "INSERT"]
+    assert any("SAVEPOINT" in each for each in asked) == world.database.one_writer
+
+
 def test_each_key_has_its_own_answer(app: FastAPI, world: World) -> None:
     """Repeated, used for something else, expired, new, refused and none at all, in one transaction."""
     keys = [{"Idempotency-Key": name} for name in ("again", "other", "old", "new", "refused")]

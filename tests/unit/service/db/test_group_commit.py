@@ -160,30 +160,22 @@ def test_writers_to_postgresql_run_side_by_side(postgres_database: Database) -> 
     assert _names(postgres_database) == {"a", "b"}
 
 
-def test_joint_writes_are_made_by_one_call_on_every_database(any_database: Database) -> None:
-    group = GroupCommit(any_database)
-    calls: list[int] = []
-    commits: list[object] = []
-    outcomes: dict[int, str] = {}
+def _run_behind_the_first(
+    group: GroupCommit,
+    run: Callable[[int, Callable[[Session], str]], None],
+    effects: Sequence[Callable[[Session], str]],
+) -> None:
+    """Run the effects in threads, all others waiting while the first one is in its transaction."""
     entered, leave = threading.Event(), threading.Event()
-
-    def together(session: Session, effects: Sequence[Callable[[Session], str]]) -> list[str | Exception]:
-        calls.append(len(effects))
-        return [_Refused("no") if number == 2 else effect(session) for number, effect in enumerate(effects)]
 
     def held(session: Session) -> str:
         entered.set()
         assert leave.wait(60.0)
-        return _put("held")(session)
+        return effects[0](session)
 
-    def run(number: int) -> None:
-        try:
-            outcomes[number] = group.run(_put(f"n{number}") if number else held, together)
-        except _Refused as error:
-            outcomes[number] = str(error)
-
-    event.listen(any_database.engine, "commit", commits.append)
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(6)]
+    threads = [
+        threading.Thread(target=run, args=(number, effect if number else held)) for number, effect in enumerate(effects)
+    ]
     for number, thread in enumerate(threads):
         thread.start()
         while len(group._waiting) < number:
@@ -192,6 +184,45 @@ def test_joint_writes_are_made_by_one_call_on_every_database(any_database: Datab
     leave.set()
     for thread in threads:
         thread.join(60.0)
+
+
+def test_a_joint_write_that_the_database_refuses_fails_alone(any_database: Database) -> None:
+    """What the others have written in the same statements is made again without it."""
+    group = GroupCommit(any_database)
+    outcomes: dict[int, str] = {}
+
+    def together(session: Session, effects: Sequence[Callable[[Session], str]]) -> list[str]:
+        return [effect(session) for effect in effects]
+
+    def run(number: int, effect: Callable[[Session], str]) -> None:
+        try:
+            outcomes[number] = group.run(effect, together)
+        except IntegrityError:
+            outcomes[number] = "is there already"
+
+    _run_behind_the_first(group, run, [_put(name) for name in ("first", "a", "first", "b")])
+    assert outcomes == {0: "first", 1: "a", 2: "is there already", 3: "b"}
+    assert _names(any_database) == {"first", "a", "b"}
+
+
+def test_joint_writes_are_made_by_one_call_on_every_database(any_database: Database) -> None:
+    group = GroupCommit(any_database)
+    calls: list[int] = []
+    commits: list[object] = []
+    outcomes: dict[int, str] = {}
+
+    def together(session: Session, effects: Sequence[Callable[[Session], str]]) -> list[str | Exception]:
+        calls.append(len(effects))
+        return [_Refused("no") if number == 2 else effect(session) for number, effect in enumerate(effects)]
+
+    def run(number: int, effect: Callable[[Session], str]) -> None:
+        try:
+            outcomes[number] = group.run(effect, together)
+        except _Refused as error:
+            outcomes[number] = str(error)
+
+    event.listen(any_database.engine, "commit", commits.append)
+    _run_behind_the_first(group, run, [_put("held"), *(_put(f"n{number}") for number in range(1, 6))])
     # The third of the five that waited is refused; nobody else hears of it.
     assert outcomes == {0: "held", 1: "n1", 2: "n2", 3: "no", 4: "n4", 5: "n5"}
     assert (calls, len(commits)) == ([5], 2)
