@@ -273,7 +273,7 @@ def test_foreign_and_damaged_files_are_artifact_errors(tmp_path: Path) -> None:
 
 
 def test_models_of_other_features_are_refused(stored: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artifacts, "FEATURES", "features/2:0000")
+    monkeypatch.setattr(artifacts, "feature_schema", lambda: "features/2:0000")
     with pytest.raises(ArtifactError, match="this version uses 'features/2:0000'; train again"):
         artifacts.load(stored[0])
 
