@@ -27,10 +27,9 @@ _UNKNOWN: Room = 0, 0
 
 
 def may_consolidate(
-    pool: FreePool, cluster: Cluster, job: JobView, free: Mapping[ServerIndex, int] | None = None, more: int = 0
+    pool: FreePool, cluster: Cluster, job: JobView, free: Mapping[ServerIndex, int] | None = None
 ) -> bool:
-    """Whether a placement of the job in the pool may be consolidated, if these servers had so many GPUs ``free``, and if ``more``
-    servers were empty.
+    """Whether a placement of the job in the pool may be consolidated, if these servers had so many GPUs ``free``.
 
     O(GPU types x (GPUs of a server + ``free``)) beside memos.
     """
@@ -38,7 +37,7 @@ def may_consolidate(
         servers, gpus = room_needed(cluster, job, name)
         if servers == 0:
             return True
-        roomy = pool.servers_with(gpus, name) + more
+        roomy = pool.servers_with(gpus, name)
         if free is not None:
             roomy += sum([after >= gpus > pool.free(server) for server, after in free.items()])
         if roomy >= servers:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from policies.choose import Candidate, consolidated, free_for, known_iteration_s
-from policies.consolidation import may_consolidate
+from policies.consolidation import may_consolidate, room_needed
 from policies.decision.preemption import PreemptionContext
 from policies.model.ids import JobId, ServerIndex
 from policies.model.resources import NOTHING, Amounts, taken_by
@@ -135,6 +135,33 @@ def free_without(context: PreemptionContext, job: JobView) -> dict[ServerIndex, 
         for share in job.placement.shares
         if view.usable_gpus(share.server)
     }
+
+
+def may_consolidate_without(context: PreemptionContext, job: JobView, leaver: JobView) -> bool:
+    """Whether a placement of the job may be consolidated if the GPUs of ``leaver``, a running job, become free: what
+    :func:`may_consolidate` says for :func:`free_without`.
+
+    O(GPU types x (GPUs of a server + servers of ``leaver``)) beside memos, and mostly much less: nearly always the GPUs that it
+    holds and those that are free beside them are too few, and then nothing else is read of a server.
+    """
+    assert leaver.placement is not None
+    view, pool, ledger, shares = context.view, context.state.pool, context.state.ledger, leaver.placement.shares
+    for name in job.spec.gpu_types or pool.gpu_types:
+        servers, gpus = room_needed(view.cluster, job, name)
+        lacking = servers - pool.servers_with(gpus, name) if servers else 0
+        if lacking <= 0:
+            return True
+        if lacking > len(shares):
+            continue
+        for server, held, _ in shares:
+            free = pool.free(server)
+            if free >= gpus or (free + held < gpus and server not in ledger.surplus_on):
+                continue
+            if view.usable_gpus(server) and ledger.balance(view, server) + held >= gpus:
+                lacking -= 1
+        if lacking <= 0:
+            return True
+    return False
 
 
 def known_fit_s(context: PreemptionContext, job: JobView, free: Mapping[ServerIndex, int]) -> float | None:

@@ -7,8 +7,7 @@ queue and starts again in rank order, as after any preemption.
 """
 
 from policies.choose import CONSOLIDATED_RATIO
-from policies.consolidation import may_consolidate
-from policies.decision.future_pool import FuturePool, free_without, known_fit_s
+from policies.decision.future_pool import FuturePool, free_without, known_fit_s, may_consolidate_without
 from policies.decision.plan import Plan
 from policies.decision.preemption import PreemptionContext
 from policies.model.cluster import Cluster
@@ -55,16 +54,11 @@ def migrate(context: PreemptionContext, plan: Plan) -> None:
 
 def _better_stretch(context: PreemptionContext, job: JobView) -> float | None:
     """The stretch of a consolidated placement on GPUs that are free or its own; None where there is none."""
-    times, free_now, cluster = job.iteration_times, context.state.pool, context.view.cluster
+    times = job.iteration_times
     assert times is not None
-    assert job.placement is not None
-    # Mostly even empty servers would not do, so what else they hold need not be known.
-    if not may_consolidate(free_now, cluster, job, more=len(job.placement.shares)):
+    if not may_consolidate_without(context, job, job):
         return None
-    free = free_without(context, job)
-    if not may_consolidate(free_now, cluster, job, free):
-        return None
-    known_s = known_fit_s(context, job, free)
+    known_s = known_fit_s(context, job, free_without(context, job))
     if known_s is not None:
         return known_s / times.min_s if known_s <= CONSOLIDATED_RATIO * times.min_s else None
     with FuturePool(context, with_leaving=False) as pool:

@@ -5,7 +5,7 @@ from math import inf
 from typing import NamedTuple
 
 from policies.choose import consolidated, free_for
-from policies.decision.future_pool import FuturePool
+from policies.decision.future_pool import FuturePool, may_consolidate_without
 from policies.decision.preemption import PreemptionContext, freed_gpus
 from policies.decision.searches import Found, VictimSearch
 from policies.model.ids import ServerIndex
@@ -47,6 +47,14 @@ def _also_for(context: PreemptionContext, key: JobKey, search: VictimSearch) -> 
 
 
 def _searched(context: PreemptionContext, job: JobView, key: JobKey, *, consolidated_only: bool) -> VictimSearch:
+    if consolidated_only and not context.state.ledger.surplus_on:
+        worst = next((each for each in context.candidates(key) if _same_type(context, job, each)), None)
+        if worst is None:
+            return VictimSearch(key.rank, None, None)
+        if not may_consolidate_without(context, job, worst):
+            # It fits already, so no further job would be picked, and this one would be in vain.
+            found = on_one_server(context, job, key)
+            return VictimSearch(key.rank if found is None else inf, found, None)
     with FuturePool(context) as pool:
         candidate = pool.fit(job, consolidated_only=consolidated_only) if pool.added else None
         if candidate is not None:
@@ -64,7 +72,7 @@ def _searched(context: PreemptionContext, job: JobView, key: JobKey, *, consolid
                     return scattered
         if job.iteration_times is not None:
             pool.restore()
-            if (found := _one_server(context, job, key)) is not None:
+            if (found := on_one_server(context, job, key)) is not None:
                 # No job of another rank need find the same.
                 return VictimSearch(inf, found, None)
         return scattered or VictimSearch(key.rank, None, None)
@@ -135,7 +143,7 @@ def _left(pool: FuturePool, server: ServerIndex, gpus: int, spec: JobSpec) -> _L
     return _Left(pool.free(server), amounts).without(gpus, spec)
 
 
-def _one_server(context: PreemptionContext, job: JobView, key: JobKey) -> Found | None:
+def on_one_server(context: PreemptionContext, job: JobView, key: JobKey) -> Found | None:
     """Free enough GPUs on one server for a job that communicates: the first server that the worst jobs open.
 
     If displacing a set of jobs pays, so does displacing each of them alone: a server where none does is not searched.

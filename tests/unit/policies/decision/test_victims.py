@@ -1,14 +1,15 @@
 """Which victims are found: the worst that free the needed placement, no more than needed, and only if it pays."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.choose import Candidate
+from policies.decision.future_pool import FuturePool
 from policies.decision.preemption import PreemptionContext
-from policies.decision.victims import find_victims
+from policies.decision.victims import find_victims, indispensable, on_one_server
 from policies.lifecycle import AttemptState, JobState
 from policies.model.cluster import Cluster, Server
 from policies.model.estimate import Estimate, Unit
@@ -17,6 +18,8 @@ from policies.model.ids import JobId, ServerIndex, attempt_id
 from policies.model.job import JobSpec, PreemptionSignal
 from policies.model.parallelism import ParallelismConfig
 from policies.model.placement import ServerShare, place
+from policies.model.view import JobView
+from policies.state.keys import JobKey
 from policies.throughput import iteration_times
 from service.engine.record import AttemptRecord, JobRecord
 from service.engine.world import Costs, World
@@ -24,6 +27,10 @@ from tests.scenarios.dsl import policy
 
 Found = tuple[Candidate, tuple[JobId, ...]] | None
 CHATTY = StageGraph((Stage("s", 0.05, 0.05, 1_000_000_000),), ())
+
+
+def any_victims(context: PreemptionContext, job: JobView, key: JobKey) -> Found:
+    return find_victims(context, job, key, consolidated_only=False)
 
 
 class Scene:
@@ -52,7 +59,12 @@ class Scene:
         return self.victims_of_each([(left_s, priority)], gpus, chatty, **spec)[0]
 
     def victims_of_each(
-        self, waiting: Sequence[tuple[float, int]], gpus: int, chatty: bool = False, **spec: Any
+        self,
+        waiting: Sequence[tuple[float, int]],
+        gpus: int,
+        chatty: bool = False,
+        search: Callable[[PreemptionContext, JobView, JobKey], Found] = any_victims,
+        **spec: Any,
     ) -> list[Found]:
         """What each of the waiting jobs with these seconds left and priorities finds, one after the other in one decision."""
         config = ParallelismConfig((gpus,), (1,))
@@ -73,7 +85,7 @@ class Scene:
         before = [state.pool.free(ServerIndex(server)) for server in range(len(self.world.servers))]
         context = PreemptionContext(self.policy, self.world, state)
         keys = [state.waiting.keys[job.id][1] for job in jobs]
-        found = [find_victims(context, job, key, consolidated_only=False) for job, key in zip(jobs, keys, strict=True)]
+        found = [search(context, job, key) for job, key in zip(jobs, keys, strict=True)]
         assert [state.pool.free(ServerIndex(server)) for server in range(len(before))] == before, "the pool was lent"
         for job in jobs:
             del self.world.jobs[job.id]
@@ -229,3 +241,44 @@ def test_a_job_finds_after_others_that_are_placed_alike_what_it_would_find_alone
     waiting = [(float(left_s), 0) for left_s in sorted(lefts_s)]
     alone = [scene.victims_of_each([job], gpus, chatty)[0] for job in waiting]
     assert scene.victims_of_each(waiting, gpus, chatty) == alone
+
+
+def better_victims(context: PreemptionContext, job: JobView, key: JobKey) -> Found:
+    return find_victims(context, job, key, consolidated_only=True)
+
+
+def better_victims_the_long_way(context: PreemptionContext, job: JobView, key: JobKey) -> Found:
+    """The worst job alone, in a pool in which it has left; then one server."""
+    worst = next(context.candidates(key), None)
+    if worst is None:
+        return None
+    with FuturePool(context) as pool:
+        pool.add_job(worst)
+        candidate = pool.fit(job, consolidated_only=True)
+        if candidate is not None:
+            victims = indispensable(job.spec, candidate.placement, [worst], pool)
+            if context.pays(key, victims):
+                return candidate, tuple(victim.id for victim in victims)
+    return on_one_server(context, job, key)
+
+
+SPREAD = st.lists(
+    st.tuples(st.integers(1, 2000), st.lists(st.integers(0, 4), min_size=4, max_size=4)), min_size=1, max_size=6
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(SPREAD, st.integers(1, 1000), st.sampled_from([2, 4, 8]))
+def test_a_job_that_could_start_elsewhere_finds_what_the_long_search_finds(
+    rows: list[tuple[int, list[int]]], left_s: int, gpus: int
+) -> None:
+    scene = Scene(4, 4, 4, 4, restart_s=20.0)
+    for seconds, sizes in rows:
+        shares = [(n, min(size, scene.world.free_gpus(ServerIndex(n)))) for n, size in enumerate(sizes)]
+        if shares := [share for share in shares if share[1]]:
+            scene.runs(float(seconds), *shares)
+    if sum(scene.world.free_gpus(ServerIndex(server)) for server in range(4)) < gpus:
+        return
+    waiting = [(float(left_s), 0)]
+    expected = scene.victims_of_each(waiting, gpus, True, better_victims_the_long_way)
+    assert scene.victims_of_each(waiting, gpus, True, better_victims) == expected
