@@ -17,8 +17,7 @@ from policies.model.resources import Demand, demand_of
 from policies.model.view import JobView
 from policies.placement.candidates import fastest
 from policies.placement.fleet import Fleet, SameCluster, fleet_of
-from policies.placement.iteration import Gang, ShareOf, ceil_s, floor_s, placement_s
-from policies.placement.iteration import gang as gang_with
+from policies.placement.iteration import Gang, ShareOf, ceil_s, floor_s, known_gang, placement_s
 from policies.placement.spans import narrowest
 
 
@@ -39,7 +38,7 @@ def iteration_time_s(
     inside tensor groups. ``share_of`` gives the bytes/s that one GPU of the job has towards other servers, where co-running
     jobs leave it less than its own share; None = the ``reserved`` network.
     """
-    return placement_s(gang_with(graph, config), cluster, placement, share_of)
+    return placement_s(known_gang(graph, config), cluster, placement, share_of)
 
 
 def iteration_times(
@@ -54,7 +53,7 @@ def iteration_times(
     ``demand``: what the job needs beside GPUs. Memoised by the job's shape and the cluster's classes of equal servers. Raises
     :class:`NeverFits`.
     """
-    return _iteration_times(gang_with(graph, config), fleet_of(cluster), gpu_type, demand)
+    return _iteration_times(known_gang(graph, config), fleet_of(cluster), gpu_type, demand)
 
 
 def times_of(spec: JobSpec, cluster: Cluster, slowdown: Slowdown | None = None) -> IterationTimes | None:
@@ -102,7 +101,7 @@ def iteration_times_over(
     demand: Demand | None = None,
 ) -> IterationTimes:
     """The same over servers of any one of ``gpu_types`` (none named: of any type). Raises :class:`NeverFits`."""
-    gang, fleet = gang_with(graph, config), fleet_of(cluster)
+    gang, fleet = known_gang(graph, config), fleet_of(cluster)
     if len(gpu_types) < 2:
         return _iteration_times(gang, fleet, gpu_types[0] if gpu_types else None, demand)
     found = []

@@ -60,7 +60,10 @@ class Gang:
 
     def gpus_for(self, counts: Sequence[int]) -> int:
         """GPUs that this many replicas of each stage need."""
-        return sum([count * tensor for count, tensor in zip(counts, self.tensor, strict=True)])
+        tensor, gpus = self.tensor, 0
+        for s, count in enumerate(counts):
+            gpus += count * tensor[s]
+        return gpus
 
 
 @lru_cache(maxsize=4096)
@@ -92,15 +95,12 @@ def gang(graph: StageGraph, config: ParallelismConfig) -> Gang:
 _GANGS_MAX = 4096
 
 _gangs: dict[tuple[int, int], tuple[StageGraph, ParallelismConfig, Gang]] = {}
-"""The gangs of these very objects, by their ids: a decision asks for them again and again, and :func:`gang` hashes whole graphs.
+"""The gangs of these very objects, by their ids: a cycle asks for them again and again, and :func:`gang` hashes whole graphs.
 An entry holds its objects, so their ids are those of no others. Several threads use it, each step by one call."""
 
 
-def gang_of(spec: JobSpec) -> Gang | None:
-    """The job's gang; None for a job without a stage graph."""
-    graph, config = spec.stage_graph, spec.parallelism
-    if graph is None or config is None:
-        return None
+def known_gang(graph: StageGraph, config: ParallelismConfig) -> Gang:
+    """The same as :func:`gang`, in O(1) for objects that were asked for before."""
     known = _gangs.get((id(graph), id(config)))
     if known is not None:
         return known[2]
@@ -109,6 +109,12 @@ def gang_of(spec: JobSpec) -> Gang | None:
         _gangs.clear()
     _gangs[id(graph), id(config)] = graph, config, found
     return found
+
+
+def gang_of(spec: JobSpec) -> Gang | None:
+    """The job's gang; None for a job without a stage graph."""
+    graph, config = spec.stage_graph, spec.parallelism
+    return None if graph is None or config is None else known_gang(graph, config)
 
 
 def straddles(gang: Gang, gpus: Iterable[int], counts: Iterable[Sequence[int]]) -> bool:
@@ -138,6 +144,56 @@ def seconds(gang: Gang, links: Sequence[Link], counts: Sequence[Sequence[int]], 
             if own > worst:
                 worst = own
     return gang.fill_ratio * worst + max(rings) if synchronous else worst
+
+
+class MappingSeconds:
+    """:func:`seconds` of mappings that differ from one in what two servers hold; what all of them share is computed once."""
+
+    __slots__ = ("_busiest_s", "_busy", "_gang", "_links", "_rings", "_rows")
+
+    def __init__(self, gang: Gang, links: tuple[Link, ...], rows: tuple[Counts, ...]) -> None:
+        """For mappings that differ from ``rows``. O(servers x stages x degree)."""
+        self._gang = gang
+        self._links = links
+        self._rows = rows
+        self._rings = [_ring_s(gang, s, links, rows, False) for s in range(len(gang.replicas))]
+        self._busy = [_kept_row_busy_s(gang, row, link) for link, row in zip(links, rows, strict=True)]
+        self._busiest_s = [_busiest_s(busy) for busy in self._busy]
+
+    def with_rows(self, a: int, row_a: Counts, b: int, row_b: Counts, limit_s: float) -> float:
+        """alpha(x) if these two servers held these rows, which are as many replicas in all as they hold; infinite if it is above
+        ``limit_s``.
+
+        O(servers x stages that differ), and O(servers x stages) if rings overlap with the rest of an iteration.
+        """
+        gang, links, before = self._gang, self._links, self._rows[a]
+        rows, rings = list(self._rows), list(self._rings)
+        rows[a], rows[b] = row_a, row_b
+        for s in range(len(rings)):
+            if row_a[s] != before[s]:
+                rings[s] = _ring_s(gang, s, links, rows, False)
+            if rings[s] > limit_s:
+                return inf
+        busy_a, busy_b = _kept_row_busy_s(gang, row_a, links[a]), _kept_row_busy_s(gang, row_b, links[b])
+        worst = max(_busiest_s(busy_a), _busiest_s(busy_b)) if gang.synchronous else 0.0
+        for m in range(len(rows)):
+            if gang.synchronous:
+                if m not in (a, b) and self._busiest_s[m] > worst:
+                    worst = self._busiest_s[m]
+                continue
+            for s, own in busy_a if m == a else busy_b if m == b else self._busy[m]:
+                if own + rings[s] > worst:
+                    worst = own + rings[s]
+        alpha = gang.fill_ratio * worst + max(rings) if gang.synchronous else worst
+        return alpha if alpha <= limit_s else inf
+
+
+def _busiest_s(busy: tuple[tuple[int, float], ...]) -> float:
+    worst = 0.0
+    for _, own in busy:
+        if own > worst:
+            worst = own
+    return worst
 
 
 def _row_busy_s(

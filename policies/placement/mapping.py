@@ -10,12 +10,12 @@ them is above the best. All of it is our construction.
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice, permutations
-from math import lcm
+from math import inf, lcm
 from operator import itemgetter
 
 from policies.placement.exact import mappings
 from policies.placement.heavy_edge import cut_bytes, heavy_edge
-from policies.placement.iteration import Counts, Gang, Link, seconds
+from policies.placement.iteration import Counts, Gang, Link, MappingSeconds, seconds
 from policies.placement.packing import Rows, packed, packings
 
 ENUMERATED_MAX = 256
@@ -34,6 +34,9 @@ MEMO_MAX = 32_768
 
 _Cost = tuple[float, float]
 """alpha(x) in seconds, then the bytes that leave servers."""
+
+_Exchange = tuple[int, Counts, int, Counts]
+"""A server and what it holds afterwards, and another one."""
 
 
 @lru_cache(maxsize=MEMO_MAX)
@@ -78,19 +81,34 @@ def _improved(gang: Gang, links: tuple[Link, ...], granted: tuple[int, ...], row
     """Apply the best exchange between two servers, and repeat while (alpha, cut bytes) falls."""
     cost = _cost(gang, links, rows)
     for _ in range(SEARCH_ROUNDS_MAX):
-        exchanged = [(seconds(gang, links, each), each) for each in _exchanges(gang, links, granted, rows)]
+        alpha, exchanged = _fastest_exchanges(gang, links, granted, rows, cost[0])
         if not exchanged:
             break
-        alpha, best = _best(gang, exchanged)
-        if alpha > cost[0] or not (found := (alpha, cut_bytes(gang, best))) < cost:
+        best = exchanged[0] if len(exchanged) == 1 else min(exchanged, key=lambda each: cut_bytes(gang, each))
+        if not (found := (alpha, cut_bytes(gang, best))) < cost:
             break
         cost, rows = found, best
     return rows
 
 
-def _exchanges(gang: Gang, links: tuple[Link, ...], granted: tuple[int, ...], rows: Rows) -> Iterator[Rows]:
-    """Mappings in which one replica or all replicas of a stage move to another server, into free GPUs or in exchange for equally
-    many GPUs of another stage; and those in which two servers swap everything.
+def _fastest_exchanges(
+    gang: Gang, links: tuple[Link, ...], granted: tuple[int, ...], rows: Rows, limit_s: float
+) -> tuple[float, list[Rows]]:
+    """The least alpha after an exchange, and the mappings that have it; none where each takes longer than ``limit_s``."""
+    timing, fastest = MappingSeconds(gang, links, rows), list[Rows]()
+    for a, row_a, b, row_b in _exchanges(gang, links, granted, rows):
+        alpha = timing.with_rows(a, row_a, b, row_b, limit_s)
+        if alpha == inf:
+            continue
+        if alpha < limit_s:
+            limit_s, fastest = alpha, []
+        fastest.append(tuple([row_a if m == a else row_b if m == b else row for m, row in enumerate(rows)]))
+    return limit_s, fastest
+
+
+def _exchanges(gang: Gang, links: tuple[Link, ...], granted: tuple[int, ...], rows: Rows) -> Iterator[_Exchange]:
+    """What two servers hold after one replica or all replicas of a stage have moved to the other one, into free GPUs or in
+    exchange for equally many GPUs of another stage; or after they have swapped everything.
 
     Of pairs of servers that hold and grant the same, behind equal links, only the first: the others are as fast.
     """
@@ -104,7 +122,7 @@ def _exchanges(gang: Gang, links: tuple[Link, ...], granted: tuple[int, ...], ro
         paired.add((alike[a], alike[b]))
         for row_a, row_b, moved in _transfers(gang, rows[a], rows[b], rooms[b]):
             if -rooms[a] <= moved <= rooms[b]:
-                yield tuple(row_a if m == a else row_b if m == b else row for m, row in enumerate(rows))
+                yield a, row_a, b, row_b
 
 
 def _transfers(gang: Gang, source: Counts, target: Counts, room: int) -> Iterator[tuple[Counts, Counts, int]]:

@@ -273,16 +273,18 @@ def test_an_exchange_stays_within_the_grants() -> None:
     graph = StageGraph((Stage("a", 1, 1, 1), Stage("b", 1, 1, 1)), ((0, 1, 1),))
     members, granted = gang(graph, ParallelismConfig((1, 5), (1, 1))), (1, 6)
     found = list(_exchanges(members, (LINK, LINK), granted, ((1, 0), (0, 5))))
-    assert sorted(found) == [((0, 0), (1, 5)), ((0, 1), (1, 4))], "to swap the servers would take 5 of 1 GPU"
+    assert sorted(found) == [(0, (0, 0), 1, (1, 5)), (0, (0, 1), 1, (1, 4))], (
+        "to swap the servers would take 5 of 1 GPU"
+    )
 
 
 def test_of_exchanges_that_differ_in_equal_servers_the_first_is_tried() -> None:
     members = gang(StageGraph((Stage("a", 1, 1, 1),), ()), ParallelismConfig((5,), (1,)))
     rows, granted = ((2,), (2,), (1,)), (3, 3, 3)
-    found = {((1,), (3,), (1,)), ((1,), (2,), (2,)), ((0,), (2,), (3,)), ((3,), (2,), (0,))}
+    found = {(0, (1,), 1, (3,)), (0, (1,), 2, (2,)), (0, (0,), 2, (3,)), (2, (0,), 0, (3,))}
     assert set(_exchanges(members, (LINK,) * 3, granted, rows)) == found
     faster = (LINK, LINK._replace(speed=2.0), LINK)
-    assert ((2,), (1,), (2,)) in list(_exchanges(members, faster, granted, rows)), "the second is not like the first"
+    assert (1, (1,), 2, (2,)) in list(_exchanges(members, faster, granted, rows)), "the second is not like the first"
 
 
 def test_all_mappings_are_listed_once() -> None:

@@ -1,5 +1,7 @@
 """The parts of an iteration are those of alpha(x)."""
 
+from math import inf
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from policies.model.graph import Stage, StageGraph
 from policies.model.parallelism import ParallelismConfig
 from policies.model.plan import PipelineSchedule
-from policies.placement.iteration import Gang, Link, gang, parts, seconds
+from policies.placement.iteration import Gang, Link, MappingSeconds, gang, parts, seconds
 
 LINK = st.builds(Link, st.sampled_from([1e9, 4e9]), st.sampled_from([8e9, 64e9]), st.sampled_from([0.5, 1.0, 2.0]))
 SIZE = st.integers(0, 10**10)
@@ -70,3 +72,20 @@ def test_each_part_is_that_of_its_cause() -> None:
     assert found.slowest is last
     assert (found.ring_stage, found.all_reduce_s, found.bubble_s) == (0, 1.0, pytest.approx(0.25 * 2.6))
     assert found.total_s == pytest.approx(1.25 * 2.6 + 1.0)
+
+
+@given(case=cases(), data=st.data())
+def test_a_mapping_that_differs_in_two_servers_takes_as_long_as_if_computed_anew(
+    case: tuple[Gang, list[Link], list[tuple[int, ...]]], data: st.DataObject
+) -> None:
+    of, links, rows = case
+    links, rows = [*links, links[0]], [*rows, (0,) * len(of.replicas)]
+    a, b = data.draw(st.permutations(range(len(rows))))[:2]
+    taken = tuple(data.draw(st.integers(0, held)) for held in rows[a])
+    moved = list(rows)
+    moved[a] = tuple(held - less for held, less in zip(rows[a], taken, strict=True))
+    moved[b] = tuple(held + more for held, more in zip(rows[b], taken, strict=True))
+    expected = seconds(of, links, moved)
+    limit_s = data.draw(st.sampled_from([inf, expected, expected * (1 - 1e-9), seconds(of, links, rows), 0.0]))
+    found = MappingSeconds(of, tuple(links), tuple(rows)).with_rows(a, moved[a], b, moved[b], limit_s)
+    assert found == (expected if expected <= limit_s else inf)
