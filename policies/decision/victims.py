@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from math import inf
-from typing import NamedTuple
 
 from policies.choose import consolidated, free_for
 from policies.decision.future_pool import FuturePool, may_consolidate_without
@@ -104,43 +103,35 @@ def _enough(
 
 def indispensable(spec: JobSpec, placement: Placement, picked: Sequence[JobView], pool: FuturePool) -> list[JobView]:
     """The picked jobs without which the placement would lack something for ``spec``; the best-ranked are spared first."""
-    spare = {share.server: _left(pool, share.server, share.gpus, spec) for share in placement.shares}
+    spare = {share.server: pool.free(share.server) - share.gpus for share in placement.shares}
+    amounts = {} if demand_of(spec) is None else _amounts_left(spec, placement, pool)
     needed = []
     for victim in reversed(picked):
         assert victim.placement is not None
+        held = [(server, gpus) for server, gpus, _ in victim.placement.shares if server in spare]
+        suffices = True
+        for server, gpus in held:
+            suffices = suffices and spare[server] >= gpus
         left = {
-            share.server: spare[share.server].without(share.gpus, victim.spec)
-            for share in victim.placement.shares
-            if share.server in spare
+            server: amounts[server].plus(taken_by(victim.spec, gpus), -1) for server, gpus in held if server in amounts
         }
-        if all(each.suffices for each in left.values()):
-            spare.update(left)
-        else:
+        if not suffices or any(each.lacking for each in left.values()):
             needed.append(victim)
+            continue
+        for server, gpus in held:
+            spare[server] -= gpus
+        amounts.update(left)
     needed.reverse()
     return needed
 
 
-class _Left(NamedTuple):
-    """What stays free on a server; ``amounts`` None: CPUs and memory are not limited there, or not asked for."""
-
-    gpus: int
-    amounts: Amounts | None
-
-    @property
-    def suffices(self) -> bool:
-        """Whether nothing is lacking."""
-        return self.gpus >= 0 and (self.amounts is None or not self.amounts.lacking)
-
-    def without(self, gpus: int, spec: JobSpec) -> "_Left":
-        """What is left when a job with this spec keeps these GPUs, and what belongs to them."""
-        amounts = None if self.amounts is None else self.amounts.plus(taken_by(spec, gpus), -1)
-        return _Left(self.gpus - gpus, amounts)
-
-
-def _left(pool: FuturePool, server: ServerIndex, gpus: int, spec: JobSpec) -> _Left:
-    amounts = None if demand_of(spec) is None else pool.spare(server)
-    return _Left(pool.free(server), amounts).without(gpus, spec)
+def _amounts_left(spec: JobSpec, placement: Placement, pool: FuturePool) -> dict[ServerIndex, Amounts]:
+    """CPUs and memory that the placement leaves on each of its servers that states any."""
+    found = {}
+    for share in placement.shares:
+        if (spare := pool.spare(share.server)) is not None:
+            found[share.server] = spare.plus(taken_by(spec, share.gpus), -1)
+    return found
 
 
 def on_one_server(context: PreemptionContext, job: JobView, key: JobKey) -> Found | None:
