@@ -60,7 +60,7 @@ class RankedPolicy(Scanner):
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.preemption_rules: Sequence[PreemptionRule] = preemption_rules(options)
+        self.preemption_rules: tuple[PreemptionRule, ...] = preemption_rules(options)
 
     # What a policy defines.
 

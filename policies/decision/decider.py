@@ -2,7 +2,6 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import ClassVar
 
 from policies.choose import Candidate
@@ -21,7 +20,7 @@ class Decider(ABC):
     looks a protocol's methods up by name."""
 
     options: Options
-    preemption_rules: Sequence[PreemptionRule]
+    preemption_rules: tuple[PreemptionRule, ...]
     ranks_keep_to_lines: ClassVar[bool]
 
     @abstractmethod

@@ -2,9 +2,10 @@
 
 from policies.model.view import JobView, PreemptionCosts
 from policies.options import Options
+from policies.rules.protocols import PreemptionRule
 
 
-class MinimumRunTime:
+class MinimumRunTime(PreemptionRule):
     """The longer of the job's ``min_run_s`` and the option ``attempt_duration_s_min``."""
 
     __slots__ = ("_attempt_s_min",)

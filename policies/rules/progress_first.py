@@ -5,12 +5,13 @@ Our construction. Jobs ranked by attained service would otherwise displace each 
 
 from policies.model.view import JobView, PreemptionCosts
 from policies.options import Options, Preemption
+from policies.rules.protocols import PreemptionRule
 
 RESTARTS_PER_ATTEMPT_MIN = 2.0
 """An attempt lasts at least this many times as long as a restart: half of it is progress."""
 
 
-class ProgressFirst:
+class ProgressFirst(PreemptionRule):
     """Attempts of jobs without a trusted estimate last at least two restarts."""
 
     __slots__ = ()

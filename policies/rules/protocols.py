@@ -1,5 +1,6 @@
-"""The protocols of rules. A new rule is a module here, registered in :mod:`policies.rules.registered`."""
+"""What a rule is. A new rule is a module here, registered in :mod:`policies.rules.registered`."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable
 from typing import Protocol
 
@@ -35,9 +36,13 @@ class PlacementRule(Protocol):
         """The demand in words, to follow "must be": ``within one rack``."""
 
 
-class PreemptionRule(Protocol):
-    """Keeps some running jobs from being stopped for others."""
+class PreemptionRule(ABC):
+    """Keeps some running jobs from being stopped for others. No protocol but a base class: a decision asks every rule about many
+    jobs, and compiled code looks a protocol's methods up by name."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def protected_s(self, costs: PreemptionCosts, job: JobView) -> float:
         """Seconds from the begin of the job's present attempt during which it may not be stopped.
 

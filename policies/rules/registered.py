@@ -1,7 +1,7 @@
 """The rules in force. To add one, write a module with a rule and name it here."""
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 
 from policies.lifecycle import JobState
 from policies.model.job import JobSpec
@@ -46,7 +46,7 @@ def preemption_rules(options: Options) -> tuple[PreemptionRule, ...]:
     return tuple([rule for rule in made if rule is not None])
 
 
-def protected_until_s(rules: Sequence[PreemptionRule], costs: PreemptionCosts, job: JobView) -> float:
+def protected_until_s(rules: tuple[PreemptionRule, ...], costs: PreemptionCosts, job: JobView) -> float:
     """When the job's present attempt may be stopped at the earliest; infinite for a job without one, or whose one is starting.
 
     An engine may take seconds to start an attempt. Stopped before that, it would have made no progress, again and again while

@@ -5,9 +5,10 @@ Our construction. Without it the worst-ranked job is preempted by every arrival,
 
 from policies.model.view import JobView, PreemptionCosts
 from policies.options import Options
+from policies.rules.protocols import PreemptionRule
 
 
-class RestartLimit:
+class RestartLimit(PreemptionRule):
     """After ``restarts_free`` restarts each attempt lasts at least ``restarted_attempt_s_min``."""
 
     __slots__ = ("_attempt_s_min", "_restarts_free")

@@ -4,6 +4,7 @@ import math
 
 from policies.model.view import JobView, PreemptionCosts
 from policies.options import Options, PreemptUnsaved
+from policies.rules.protocols import PreemptionRule
 
 
 def cannot_save(job: JobView) -> bool:
@@ -12,7 +13,7 @@ def cannot_save(job: JobView) -> bool:
     return job.spec.checkpoint_period_s is None and not job.graceful
 
 
-class UnsavedWork:
+class UnsavedWork(PreemptionRule):
     """Under ``preempt_unsaved = never`` such a job runs to its end. Under ``priority`` the protection depends on the job that
     waits, so :class:`policies.decision.preemption.PreemptionContext` applies it."""
 

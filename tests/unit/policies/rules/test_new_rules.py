@@ -17,6 +17,7 @@ from policies.model.view import JobView, PreemptionCosts
 from policies.options import Options
 from policies.placement.pool import FreePool
 from policies.rules import registered
+from policies.rules.protocols import PreemptionRule
 from service.engine.record import JobRecord
 from service.engine.world import Costs, World
 from tests.scenarios.dsl import cluster, policy
@@ -49,7 +50,7 @@ class SpreadRule:
         return int(spec.labels["gpus_per_server_max"])
 
 
-class NeverPreempted:
+class NeverPreempted(PreemptionRule):
     """Jobs with the label ``critical`` run undisturbed."""
 
     @classmethod
