@@ -1,4 +1,4 @@
-"""What a command line tells of a job: its numeric arguments by name, and hashes of its other words.
+"""What a command tells of a job: its numeric arguments by name, and hashes of its other words and of its working folder.
 
 The same program started with other epochs takes another time, in proportion. Numbers are compared with those of earlier runs of
 the program; hashes only tell which runs were started alike. Neither is a feature by itself. Values of secrets are left out.
@@ -51,21 +51,28 @@ class Arguments(NamedTuple):
     words: frozenset[str]
 
 
-def described(command: Sequence[str], secrets: Sequence[str] = ()) -> str:
+def described(command: Sequence[str], secrets: Sequence[str] = (), working_dir: str | None = None) -> str:
     """The arguments of a command as one text, ``epochs=10.0 lr=0.1 #9f2c11ab``; "" for an empty command.
 
-    Arguments whose name sounds secret, and those that contain one of ``secrets``, are left out. Words are hashed.
+    Arguments whose name sounds secret, and those that contain one of ``secrets``, are left out. Words are hashed, and
+    ``working_dir`` is one of them: ``bash train.sh`` is another training in another folder.
     """
     numbers: dict[str, float] = {}
     words: set[str] = set()
     for name, value in _pairs(command, secrets):
         number = _number(value)
         if number is None:
-            words.add(f"#{crc32(f'{name}={value}'.encode('utf-8', 'replace')):08x}")
+            words.add(_hashed(f"{name}={value}"))
         else:
             numbers[name] = number
+    if command and working_dir is not None and not any(each in working_dir for each in secrets):
+        words.add(_hashed(working_dir))
     parts = [*(f"{name}={value!r}" for name, value in sorted(numbers.items())), *sorted(words)]
     return " ".join(parts[:PARTS_MAX])
+
+
+def _hashed(word: str) -> str:
+    return f"#{crc32(word.encode('utf-8', 'replace')):08x}"
 
 
 def _pairs(command: Sequence[str], secrets: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -22,7 +22,7 @@ from predictor.rows import UNITS_MAX, UNITS_MIN, Submission
 CLUSTER_JOBS_TRUSTED: Final = 20
 """Ended jobs (first runs, where so many are known) from which the cluster's distribution may rank jobs."""
 ARGUMENTS_LOG_MIN: Final = math.log(1.1)
-"""A smaller change of the past's median by the job's arguments is not told."""
+"""A smaller change of the past's median by the runs that were started alike is not told."""
 DECLARED_SPREAD: Final = 0.1
 """Standard deviation of log error of a declaration that holds, until the user's own ratios are known."""
 DECLARED_RATIOS_MIN: Final = 5
@@ -75,7 +75,7 @@ def basis_of(knowledge: Knowledge, submission: Submission, unit: Unit) -> Basis 
             if abs(scaled - group.median) >= ARGUMENTS_LOG_MIN:
                 # Within the limits of an estimate: numbers of a command line are as small and as large as users like.
                 total = float(in_units(np.array(scaled)))
-                source += f", {amount(total, unit)} for its arguments"
+                source += f", {amount(total, unit)} by those started alike"
             return Basis(source, True)
     return _cold_start(history, keys[Level.USER], unit)
 

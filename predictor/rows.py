@@ -96,6 +96,7 @@ def submission_of(job: JobId, spec: JobSpec, submitted_at_s: float) -> Submissio
     """What is known of a job at its submission. Implausible numbers become None."""
     user, project, name = spec.recurrence
     graph = spec.stage_graph
+    secrets = [spec.env[name] for name in spec.secret_env if spec.env.get(name)]
     return Submission(
         job=int(job),
         user=user,
@@ -110,7 +111,7 @@ def submission_of(job: JobId, spec: JobSpec, submitted_at_s: float) -> Submissio
         stages=len(graph.stages) if graph is not None else None,
         parameter_bytes=float(sum(stage.parameter_bytes for stage in graph.stages)) if graph is not None else None,
         gpu_type=spec.gpu_type or "",
-        arguments=described(spec.command, [spec.env[name] for name in spec.secret_env if spec.env.get(name)]),
+        arguments=described(spec.command, secrets, spec.working_dir),
     )
 
 

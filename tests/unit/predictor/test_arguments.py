@@ -5,6 +5,7 @@ import math
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -204,14 +205,38 @@ def test_a_served_prediction_knows_the_arguments_also_after_a_restart() -> None:
         assert first.estimate == second.estimate
         assert first.features == second.features
     sources = [answer.estimate.source for answer in answers[0] if answer is not None]
-    assert sources[0] == "recurrence: 20 past runs, median 190 s, 60 s for its arguments"
-    assert sources[2] == "recurrence: 20 past runs, median 190 s, 30,000 s for its arguments"
+    assert sources[0] == "recurrence: 20 past runs, median 190 s, 60 s by those started alike"
+    assert sources[2] == "recurrence: 20 past runs, median 190 s, 30,000 s by those started alike"
     for first, second in zip(answers[0], answers[2], strict=True):
         assert first is not None and second is not None
         assert first.features == second.features
     learnt = [answer.estimate.median for answer in answers[2] if answer is not None]
     assert 30.0 < learnt[0] < 120.0
     assert 1_500.0 < learnt[1] < 6_000.0
+
+
+def test_the_same_command_in_another_folder_is_another_training() -> None:
+    """Nothing else tells the runs apart: 100 s in one folder, 10,000 s in the other, one after the other."""
+    predictor = LivePredictor()
+    command, folders = ("bash", "train.sh"), ("/data/small", "/data/large")
+    for n in range(40):
+        started: dict[str, Any] = {"command": command, "working_dir": folders[n % 2]}
+        predictor.predict(n * 1e5, [request(n, submitted_at_s=n * 1e5, **started)])
+        predictor.ended(ended(n, None, submitted_at_s=n * 1e5, service_s=10.0 ** (2 + 2 * (n % 2)), **started))
+    asked = [request(100, command=command, working_dir=folder, submitted_at_s=1e7) for folder in (*folders, None)]
+    small, large, unknown = (answer.estimate for answer in predictor.predict(1e7, asked) if answer is not None)
+    assert small.source.endswith(" 100 s by those started alike")
+    assert large.source.endswith(" 10,000 s by those started alike")
+    assert small.median < 300.0 and large.median > 3_000.0
+    assert small.median < unknown.median < large.median
+
+
+def test_a_folder_is_hashed_and_left_out_where_it_holds_a_secret() -> None:
+    command = ["t.py"]
+    assert "small" not in described(command, (), "/small")
+    assert described(command, (), "/small") not in (described(command), described(command, (), "/large"))
+    assert described(command, ["4242"], "/runs/4242") == described(command)
+    assert described([], (), "/small") == ""
 
 
 def test_programs_are_kept_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,4 +265,4 @@ def test_a_total_beyond_all_limits_is_told_at_the_limit(ran: str, asked: str, sa
     predictor.warm(ended(n, None, submitted_at_s=n * 1e4, service_s=100.0, command=run) for n, run in enumerate(runs))
     (answer,) = predictor.predict(1e6, [request(9, command=("t.py", "--epochs", asked))])
     assert answer is not None
-    assert answer.estimate.source == f"recurrence: 3 past runs, median 100 s, {says} for its arguments"
+    assert answer.estimate.source == f"recurrence: 3 past runs, median 100 s, {says} by those started alike"
