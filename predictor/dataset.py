@@ -38,11 +38,12 @@ class Example:
     """One job as the experts see it. ``baselines`` are log points in the order of ``baselines.NAMES`` (NaN: unknown),
     ``empirical`` the distributions of the past in the order of ``experts.EMPIRICAL``.
 
-    ``label`` is the natural log of the total, known from ``ended_at_s`` on; None while serving. ``service_s`` is the productive
-    seconds in all, whatever the unit.
+    ``label`` is the natural log of the total in ``unit``, known from ``ended_at_s`` on; None while serving. ``service_s`` is the
+    productive seconds in all, whatever the unit.
     """
 
     submission: Submission
+    unit: Unit
     features: Sequence[float]
     runs: int
     baselines: tuple[float, ...]
@@ -107,7 +108,7 @@ class Knowledge:
         base_s = points[BASE] if unit is Unit.SERVICE_S else base_point(service_s, keys)
         base = learnt_from(points)
         vector = features.build(submission, history, service_s, self.open_jobs, declarations, base, base_s)
-        return Example(submission, vector.values, vector.runs, points, empirical(history, keys))
+        return Example(submission, unit, vector.values, vector.runs, points, empirical(history, keys))
 
 
 def replay(

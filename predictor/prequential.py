@@ -237,8 +237,8 @@ def serve(run: Run, experts: Sequence[str] | None = None) -> Served:
             weights.append(np.stack([aggregation.weights(bucket)[:, middle] for bucket in range(len(BUCKETS))]))
         mixed[row] = aggregation.combine(example.bucket, chosen[row][None])[0]
         combined[row] = at_levels(mixed[row], LEARNT)
-        ceiling_s = walltimes.ceiling_s(example.submission.walltime_s)
-        served[row] = np.minimum(calibration.calibrate(example.bucket, mixed[row]), math.log(ceiling_s))
+        ceiling = walltimes.ceiling(example.submission.walltime_s, example.unit)
+        served[row] = np.minimum(calibration.calibrate(example.bucket, mixed[row]), math.log(ceiling))
         heappush(waiting, (example.ended_at_s, row))
     while waiting:
         _learn(run, heappop(waiting)[1], learnt, combined, aggregation, calibration, bursts, walltimes)

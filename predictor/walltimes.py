@@ -38,10 +38,8 @@ class Walltimes:
         jobs = len(self._overtime)
         return jobs >= LIMITED_JOBS_MIN and self._overtime.total <= OVERTIME_SHARE_MAX * jobs
 
-    def ceiling_s(self, walltime_s: float | None) -> float:
-        """The longest that a job can run."""
-        return math.inf if walltime_s is None or not self.enforced else walltime_s
-
     def ceiling(self, walltime_s: float | None, unit: Unit) -> float:
         """The largest total of a job in its unit. Iterations have none: how many fit depends on the placement."""
-        return self.ceiling_s(walltime_s) if unit is Unit.SERVICE_S else math.inf
+        if unit is not Unit.SERVICE_S or walltime_s is None or not self.enforced:
+            return math.inf
+        return walltime_s

@@ -151,6 +151,23 @@ def test_the_protocol_scores_only_what_was_known() -> None:
     assert len(outcome.labels) == 80
 
 
+def test_walltimes_limit_what_is_tested_in_seconds_and_never_iterations() -> None:
+    """Each job runs 60 s of the 100 s that it may, and 6,000 iterations in that time."""
+    jobs = [ended(n, 6_000.0, submitted_at_s=1e3 * n, service_s=60.0, walltime_s=100.0) for n in range(100)]
+    found: dict[Unit, list[Example]] = {unit: [] for unit in Unit}
+    for _, examples in replay(map(ended_row, jobs), Knowledge()):
+        for unit, example in examples.items():
+            found[unit].append(example)
+    most = {}
+    for unit, examples in found.items():
+        run = prequential.run(examples, {}, test_start=60, chunks=1, seed=0)
+        # An expert that knows nothing of walltimes: from a tenth of the total to ten times as much.
+        run.quantiles[:] = run.labels[0] + np.linspace(-math.log(10.0), math.log(10.0), len(LEVELS))
+        most[unit] = np.exp(prequential.serve(run).tested(run)[-1].max())
+    assert most[Unit.SERVICE_S] == pytest.approx(100.0)
+    assert most[Unit.ITERATIONS] > 20_000.0
+
+
 @pytest.mark.parametrize(("jobs", "fits"), [(400, 3), (900, 2)])
 def test_a_test_that_is_short_against_the_history_fits_once(
     monkeypatch: pytest.MonkeyPatch, jobs: int, fits: int

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from policies.model.estimate import Unit
 from predictor.aggregation import Aggregation
 from predictor.conformal import SpreadCalibration
 from predictor.dataset import Example
@@ -44,7 +45,7 @@ def _of(actual_s: Sequence[float], predicted_s: Sequence[float], runs: int = 0) 
     """Test jobs that took so long and were said to; job i is submitted at second 10 i. Two experts serve, in two chunks."""
     labels, predicted = np.log(np.array(actual_s)), np.log(np.array(predicted_s))
     examples = [
-        Example(Submission(i, "u", "", "n", 1, 10.0 * i), (), runs, (), (), float(label), 10.0 * i)
+        Example(Submission(i, "u", "", "n", 1, 10.0 * i), Unit.SERVICE_S, (), runs, (), (), float(label), 10.0 * i)
         for i, label in enumerate(labels)
     ]
     quantiles = predicted[:, None] + NORMAL_QUANTILES
