@@ -5,12 +5,10 @@ needs some servers with much room. How many and how much is found by searches on
 of cluster.
 """
 
-from collections.abc import Mapping
 from functools import lru_cache
 
 from policies.choose import CONSOLIDATED_RATIO
 from policies.model.cluster import Cluster
-from policies.model.ids import ServerIndex
 from policies.model.view import JobView
 from policies.placement.candidates import fastest
 from policies.placement.fleet import Fleet, common_link, fleet_of
@@ -26,21 +24,11 @@ Room = tuple[int, int]
 _UNKNOWN: Room = 0, 0
 
 
-def may_consolidate(
-    pool: FreePool, cluster: Cluster, job: JobView, free: Mapping[ServerIndex, int] | None = None
-) -> bool:
-    """Whether a placement of the job in the pool may be consolidated, if these servers had so many GPUs ``free``.
-
-    O(GPU types x (GPUs of a server + ``free``)) beside memos.
-    """
+def may_consolidate(pool: FreePool, cluster: Cluster, job: JobView) -> bool:
+    """Whether a placement of the job in the pool may be consolidated. O(GPU types x GPUs of a server) beside memos."""
     for name in job.spec.gpu_types or pool.gpu_types:
         servers, gpus = room_needed(cluster, job, name)
-        if servers == 0:
-            return True
-        roomy = pool.servers_with(gpus, name)
-        if free is not None:
-            roomy += sum([after >= gpus > pool.free(server) for server, after in free.items()])
-        if roomy >= servers:
+        if servers == 0 or pool.servers_with(gpus, name) >= servers:
             return True
     return False
 

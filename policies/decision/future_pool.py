@@ -139,7 +139,7 @@ def free_without(context: PreemptionContext, job: JobView) -> dict[ServerIndex, 
 
 def may_consolidate_without(context: PreemptionContext, job: JobView, leaver: JobView) -> bool:
     """Whether a placement of the job may be consolidated if the GPUs of ``leaver``, a running job, become free: what
-    :func:`may_consolidate` says for :func:`free_without`.
+    :func:`may_consolidate` says if its servers have what :func:`free_without` says, or what is free there now if that is more.
 
     O(GPU types x (GPUs of a server + servers of ``leaver``)) beside memos, and mostly much less: nearly always the GPUs that it
     holds and those that are free beside them are too few, and then nothing else is read of a server.

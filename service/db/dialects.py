@@ -77,9 +77,9 @@ _WRITES = "sooner_writes"
 _WAIT_S = "sooner_wait_s"
 _LEASE = "sooner_lease"
 _RETURNED_AT_S = "sooner_returned_at_s"
-_ALONE = "sooner_alone"
+_NO_TRANSACTION = "sooner_no_transaction"
 
-WITHOUT_TRANSACTION: Final[Mapping[str, Any]] = {_ALONE: True}
+WITHOUT_TRANSACTION: Final[Mapping[str, Any]] = {_NO_TRANSACTION: True}
 """Execution options of a connection whose queries are no transaction. Both drivers are used in their mode without one."""
 
 
@@ -432,7 +432,7 @@ def _sqlite_connected(connection: Any, record: object) -> None:
 
 def _sqlite_begin(connection: Connection) -> None:
     options = connection.get_execution_options()
-    if options.get(_ALONE):
+    if options.get(_NO_TRANSACTION):
         return
     if not options.get(_WRITES, False):
         connection.exec_driver_sql("BEGIN")
@@ -463,7 +463,7 @@ def _postgres_connected(connection: Any, record: object) -> None:
 def _postgres_begin(connection: Connection) -> None:
     # All in one message: the driver would send a BEGIN of its own first, and each round trip costs as much as a statement.
     options = connection.get_execution_options()
-    if options.get(_ALONE):
+    if options.get(_NO_TRANSACTION):
         return
     parts = ["BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if options.get(_WRITES) is False else "BEGIN"]
     if options.get(_WRITES):

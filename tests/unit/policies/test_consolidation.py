@@ -12,7 +12,6 @@ from policies.choose import consolidated, find
 from policies.consolidation import GANG_GPUS_MAX, may_consolidate, room_needed
 from policies.model.cluster import Cluster, Server
 from policies.model.graph import Stage, StageGraph
-from policies.model.ids import ServerIndex
 from policies.model.job import JobSpec
 from policies.model.parallelism import ParallelismConfig
 from policies.model.placement import Slowdown
@@ -41,13 +40,13 @@ def test_replicas_that_talk_need_servers_of_their_own(gpus: int, room: tuple[int
     assert room_needed(SIX, job(replicas(gpus)), "V100") == room
 
 
-def test_own_gpus_count() -> None:
+def test_enough_servers_with_room_may_do() -> None:
     pool, spread = FreePool(SIX, [4, 4, 3, 0, 0, 0]), job(replicas(8))
     assert not may_consolidate(pool, SIX, spread)
-    assert not may_consolidate(pool, SIX, spread, {ServerIndex(0): 7, ServerIndex(1): 5})
-    assert may_consolidate(pool, SIX, spread, {ServerIndex(0): 8})
-    assert not may_consolidate(pool, SIX, job(replicas(16)), {ServerIndex(0): 8})
-    assert not may_consolidate(FreePool(SIX, [8, 0, 0, 0, 0, 0]), SIX, job(replicas(16)), {ServerIndex(0): 8})
+    assert not may_consolidate(FreePool(SIX, [7, 5, 3, 0, 0, 0]), SIX, spread)
+    assert may_consolidate(FreePool(SIX, [8, 4, 3, 0, 0, 0]), SIX, spread)
+    assert not may_consolidate(FreePool(SIX, [8, 4, 3, 0, 0, 0]), SIX, job(replicas(16)))
+    assert not may_consolidate(FreePool(SIX, [8, 0, 0, 0, 0, 0]), SIX, job(replicas(16)))
 
 
 @pytest.mark.parametrize(
