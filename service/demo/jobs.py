@@ -66,6 +66,9 @@ SECOND_WAVE = (
     *(SGD, MLP_TRIAL, PAIR, MLP, PAIR_TRIAL, SGD),
     *(MLP_TRIAL, SGD, PAIR_TRIAL, MLP, SGD, MLP_TRIAL),
 )
+_TODAY = (*FIRST_WAVE, *SECOND_WAVE)
+FIRST_OF_EACH = tuple(_TODAY.index(program) for program in PROGRAMS)
+"""Positions in :func:`bodies`."""
 
 
 def synthetic_history() -> Workload:
@@ -75,10 +78,10 @@ def synthetic_history() -> Workload:
     return generate(HISTORY_SEED, HISTORY_JOBS, families, gpus=GPUS, load=HISTORY_LOAD)
 
 
-def bodies(programs: Sequence[Program], seed: int = TODAY_SEED) -> list[dict[str, Any]]:
-    """Job bodies for a wave; equal arguments give equal jobs."""
-    drawn = {program: _lengths(program, seed + index, len(programs)) for index, program in enumerate(PROGRAMS)}
-    return [body(program, next(drawn[program]), seed=number) for number, program in enumerate(programs)]
+def bodies() -> list[dict[str, Any]]:
+    """The bodies of today's jobs, those of the first wave first; the same each time."""
+    drawn = {program: _lengths(program, TODAY_SEED + index, len(_TODAY)) for index, program in enumerate(PROGRAMS)}
+    return [body(program, next(drawn[program]), seed=number) for number, program in enumerate(_TODAY)]
 
 
 def _lengths(program: Program, seed: int, count: int) -> Iterator[int]:
@@ -89,8 +92,10 @@ def _lengths(program: Program, seed: int, count: int) -> Iterator[int]:
             yield run.iterations
 
 
-def body(program: Program, iterations: int, *, seed: int = 0, hold: bool = False) -> dict[str, Any]:
-    """One job of a program. The iterations are in its command, which no predictor reads."""
+def body(program: Program, iterations: int, *, seed: int = 0) -> dict[str, Any]:
+    """One job of a program. The iterations are in its command. The synthetic history has no commands, so the predictor can
+    learn only from today's jobs, once they have ended, that the totals follow this argument.
+    """
     family = program.family
     return {
         "name": family.name,
@@ -111,7 +116,6 @@ def body(program: Program, iterations: int, *, seed: int = 0, hold: bool = False
         "checkpoint_period_s": 20 * ITERATION_S,
         "preemption": {"signal": "SIGUSR1", "grace_s": 5.0},
         "labels": {"demo": "true"},
-        "hold": hold,
     }
 
 

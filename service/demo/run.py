@@ -143,15 +143,16 @@ class Demo:
         return model
 
     def compare_predictions(self, client: Client, jobs: Sequence[JobDocument]) -> None:
-        """Predictions of each family before and after the retraining, of held jobs that never start."""
-        probes = [today.body(program, 1, hold=True) for program in today.PROGRAMS]
-        held = client.jobs.submit_many({"jobs": probes})
+        """Predictions after the retraining, of held jobs that never start: the first run of each kind once more."""
+        bodies = today.bodies()
+        again = [{**bodies[position], "hold": True} for position in today.FIRST_OF_EACH]
+        held = client.jobs.submit_many({"jobs": again})
         asked = _predictions_of(client, [job["id"] for job in held])
-        self.say("  the next run of each kind would now be predicted:")
-        for job, program in zip(asked, today.PROGRAMS, strict=True):
-            limit = f"walltime {program.family.walltime_s:g} s"
+        self.say("  the first run of each kind, submitted once more, would now be predicted:")
+        for job, position in zip(asked, today.FIRST_OF_EACH, strict=True):
+            ran = f"ran {jobs[position]['iterations_done']:g} iterations,"
             by = (job["prediction"]["model_version"] if job["prediction"] is not None else None) or "past runs"
-            self.say(f"    {job['name']:<12} {limit:<14} {predicted(job):>4} [{interval(job)}] iterations, by {by}")
+            self.say(f"    {job['name']:<12} {ran:<19} now {predicted(job):>4} [{interval(job)}] by {by}")
         for job in held:
             client.jobs.cancel(job["id"])
 
@@ -159,7 +160,7 @@ class Demo:
 
     def run_jobs(self, client: Client) -> list[JobDocument]:
         """The burst: two long gangs that fill the cluster, then all other jobs at once."""
-        bodies = today.bodies((*today.FIRST_WAVE, *today.SECOND_WAVE))
+        bodies = today.bodies()
         split = len(today.FIRST_WAVE)
         self.say(
             f"\n{len(bodies)} real training jobs of four recurring families: {split} long gangs, then the rest at once."
