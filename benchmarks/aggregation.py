@@ -37,6 +37,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "buckets apart": {"sharing": np.eye(4)},
     "new programs apart": {"cold_share": 0.0},
     "each job of a burst counts fully": {"bursts": False},
+    "all labels count as late": {"delays": False},
     "no calibration": {"step": 0.0},
     "calibration in steps of 0.02": {"step": 0.02},
     "ended jobs alone": {"unfinished": False},
@@ -60,6 +61,7 @@ def changed(
     sharing: Any = None,
     cold_share: float = aggregation.COLD_SHARE,
     bursts: bool = True,
+    delays: bool = True,
     step: float = conformal.STEP,
     unfinished: bool = True,
 ) -> Iterator[None]:
@@ -80,7 +82,10 @@ def changed(
         apart = np.where(np.equal.outer(known, known), 1.0, cold_share)
         put(aggregation, "_SHARING", apart if sharing is None else sharing)
         if not bursts:
-            put(aggregation.Bursts, "share", lambda self, group, submitted_at_s: 1.0)
+            ended = aggregation.Bursts.ended
+            put(aggregation.Bursts, "ended", lambda self, *job: ended(self, *job)._replace(share=1.0))
+        if not delays:
+            put(aggregation.Aggregation, "delayed", lambda self, delay: None)
         put(conformal, "STEP", step)
         if not unfinished:
             for each in (aggregation.Aggregation, conformal.SpreadCalibration):

@@ -20,7 +20,9 @@ bound is on the sum over the newest 1/forgetting labels, and the weights of the 
 
 **Ours**, chosen by measurement (docs/measurements/prediction.md): the product of a slow and a fast memory, regrets smoothed over
 neighbouring levels and shared between buckets, jobs of one burst counted as the few observations that they are, and the regrets
-that are expected of unfinished jobs (:meth:`Aggregation.expect`). The bound is on the labels alone.
+that are expected of unfinished jobs (:meth:`Aggregation.expect`). The bound is on the labels alone. It holds for learning rates
+of at most 1 / (2 |r|), 0.25 here. Where labels come soon the rate may be up to four times that: it falls with sqrt(D + 1), as
+rates for delayed labels do, down to 0.25 where some thirty labels come between a prediction and its own.
 """
 
 import math
@@ -61,6 +63,14 @@ ENDED_KEPT: Final = 5_000
 """Ended jobs, the newest, that count as submitted later than an unfinished one: after 1,700 the slow memory has forgotten it."""
 CENSORED_MAX: Final = 1_000
 """Unfinished jobs that are counted, the newest."""
+DELAY_FORGETTING: Final = 0.01
+"""Share of the mean delay of the labels that a label makes forget."""
+DELAY_MAX: Final = 255
+"""A longer delay counts as this one."""
+DELAY_SLOW: Final = 31.0
+"""The mean delay from which the learning rate is that of the bound."""
+SPEED_MAX: Final = 4.0
+"""How many times that rate is the largest, where labels come at once."""
 EXPECTED_EVERY_S: Final = 300.0
 """How often what is expected of them is computed anew, at the next prediction."""
 
@@ -137,24 +147,33 @@ class Censored(NamedTuple):
         return float(np.interp(self.log_attained, self.served, LEARNT, left=0.0))
 
 
+class Label(NamedTuple):
+    """How much the label of an ended job counts, and its ``delay``: how many others ended between its submission and its end."""
+
+    share: float
+    delay: int
+
+
 class Bursts:
-    """Counts the jobs of each burst that have ended, so that a hundred alike jobs weigh as ten."""
+    """Counts the jobs of each burst that have ended, so that a hundred alike jobs weigh as ten, and the delays of labels."""
 
     def __init__(self) -> None:
         self._counts: OrderedDict[tuple[Hashable, int], int] = OrderedDict()
         self._ended: deque[tuple[float, float]] = deque(maxlen=ENDED_KEPT)
         """Submission and weight of the newest ended jobs."""
+        self._ends_s: deque[float] = deque(maxlen=DELAY_MAX)
 
-    def share(self, group: Hashable | None, submitted_at_s: float) -> float:
-        """The weight of one more ended job: 1 / sqrt(n) for the n-th of its burst. ``group`` None: jobs of unknown users."""
+    def ended(self, group: Hashable | None, submitted_at_s: float, ended_at_s: float) -> Label:
+        """One more job has ended. It counts 1 / sqrt(n) as the n-th of its burst. ``group`` None: jobs of unknown users."""
         burst = (group, int(submitted_at_s // BURST_S))
         count = self._counts.pop(burst, 0) + 1
         self._counts[burst] = count
         if len(self._counts) > BURSTS_KEPT:
             self._counts.popitem(last=False)
-        share = 1.0 / math.sqrt(count)
-        self._ended.append((submitted_at_s, share))
-        return share
+        label = Label(1.0 / math.sqrt(count), sum(end_s > submitted_at_s for end_s in self._ends_s))
+        self._ended.append((submitted_at_s, label.share))
+        self._ends_s.append(ended_at_s)
+        return label
 
     def censored(self, jobs: Iterable[tuple[Hashable | None, float]]) -> list[tuple[float, float]]:
         """For unfinished jobs (group and submission) the weight of each as if they ended now, one after the other, and the sum
@@ -194,6 +213,7 @@ class Aggregation:
         self._regrets, self._squares = np.zeros(shape), np.zeros(shape)
         self._expected = np.zeros(shape), np.zeros(shape)
         self.labels = [0] * len(BUCKETS)
+        self.delay, self._delays = DELAY_SLOW, 0
         self._weights: dict[int, Array] = {}
         if known is not None:
             both = [name for name in self.experts if name in known.experts]
@@ -202,7 +222,7 @@ class Aggregation:
                 known._regrets[:, :, there],
                 known._squares[:, :, there],
             )
-            self.labels = list(known.labels)
+            self.labels, self.delay, self._delays = list(known.labels), known.delay, known._delays
 
     def weights(self, bucket: int) -> Array:
         """The weight of each expert at each of the learnt levels, (experts, 9). Columns sum to 1."""
@@ -215,7 +235,8 @@ class Aggregation:
         regrets = np.tensordot(_SHARING[bucket], all_regrets, 1) @ _SMOOTHER
         squares = np.tensordot(_SHARING[bucket], all_squares, 1) @ _SMOOTHER
         count = len(self.experts)
-        rate = np.minimum(0.5 / self._regret_max, np.sqrt(math.log(count + 1) / np.maximum(squares, 1e-12)))
+        speed = min(SPEED_MAX, max(1.0, math.sqrt((DELAY_SLOW + 1.0) / (self.delay + 1.0))))
+        rate = np.minimum(speed * 0.5 / self._regret_max, np.sqrt(math.log(count + 1) / np.maximum(squares, 1e-12)))
         favoured = [0, *(index for index, name in enumerate(self.experts) if name == FIRST_RUNS and bucket == 0)]
         prior = np.full((count, 1), (1.0 - len(favoured) * self._prior_base) / max(1, count - len(favoured)))
         prior[favoured] = self._prior_base
@@ -280,6 +301,11 @@ class Aggregation:
         weights = np.where(weights.sum(axis=1, keepdims=True) > 0.0, weights, awake)
         return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
+    def delayed(self, delay: int) -> None:
+        """A label comes with this :attr:`Label.delay`. Without such calls labels count as late."""
+        self._delays += 1
+        self.delay += (delay - self.delay) * max(DELAY_FORGETTING, 1.0 / self._delays)
+
     def observe(self, bucket: int, label: float, quantiles: Array, served: Array, share: float) -> None:
         """A job ended with this log ``label``: the experts (experts, 9) had predicted it at the learnt levels, and what was
         served (9). ``share``: how much it counts (:class:`Bursts`). O(experts).
@@ -296,6 +322,7 @@ class Aggregation:
         return {
             "experts": list(self.experts),
             "labels": list(self.labels),
+            "delays": [self._delays, self.delay],
             "regrets": self._regrets.tolist(),
             "squares": self._squares.tolist(),
         }
@@ -303,8 +330,8 @@ class Aggregation:
     @classmethod
     def load(cls, dumped: Any) -> "Aggregation":
         """The inverse of :meth:`dump`, equal in all later answers. Raises ValueError for anything else."""
-        if not isinstance(dumped, dict) or dumped.keys() != {"experts", "labels", "regrets", "squares"}:
-            raise ValueError("aggregation: must have the keys experts, labels, regrets and squares")
+        if not isinstance(dumped, dict) or dumped.keys() != {"experts", "labels", "delays", "regrets", "squares"}:
+            raise ValueError("aggregation: must have the keys experts, labels, delays, regrets and squares")
         names, labels = dumped["experts"], dumped["labels"]
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
             raise ValueError("aggregation: experts: must be a list of names")
@@ -314,6 +341,11 @@ class Aggregation:
             or not all(type(count) is int for count in labels)
         ):
             raise ValueError(f"aggregation: labels: must be {len(BUCKETS)} whole numbers")
+        match dumped["delays"]:
+            case [int(delays), float(delay)] if delays >= 0 and 0.0 <= delay <= DELAY_MAX:
+                pass
+            case _:
+                raise ValueError(f"aggregation: delays: must be their number and their mean, from 0 to {DELAY_MAX}")
         found = cls(names)
         regrets, squares = np.array(dumped["regrets"], dtype=float), np.array(dumped["squares"], dtype=float)
         if regrets.shape != found._regrets.shape or squares.shape != regrets.shape:
@@ -321,4 +353,5 @@ class Aggregation:
         if not np.isfinite(regrets).all() or not np.isfinite(squares).all() or (squares < 0.0).any():
             raise ValueError("aggregation: regrets, squares: must be finite, and squares not negative")
         found._regrets, found._squares, found.labels = regrets, squares, labels
+        found._delays, found.delay = delays, delay
         return found

@@ -30,7 +30,7 @@ from predictor.experts import BASIC
 from predictor.feature_schema import schema as feature_schema
 from predictor.training import ESTIMATORS, TrainedHead, TrainedModel, Verdict, library_versions
 
-SCHEMA: Final = "sooner.model/3"
+SCHEMA: Final = "sooner.model/4"
 MANIFEST: Final = "manifest.json"
 METRICS: Final = "metrics.json"
 FILE_BYTES_MAX: Final = 512 * 1024 * 1024

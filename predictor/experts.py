@@ -15,7 +15,7 @@ from predictor.aggregation import FIRST_RUNS
 from predictor.baselines import NAMES as BASELINE_NAMES
 from predictor.baselines import Keys
 from predictor.history import HistoryStore, Quantiles
-from predictor.intervals import LEVELS, NORMAL_QUANTILES, Array, PointResiduals
+from predictor.intervals import LEVELS, NORMAL_QUANTILES, Array, PointResiduals, as_labels
 from predictor.recurrence import Level
 
 PRIOR_SPREAD: Final = 0.7
@@ -73,4 +73,4 @@ class BaselineScores:
     def basic(self, bucket: int, baselines: Sequence[float], of_the_past: Sequence[Quantiles | None]) -> Array:
         """The quantiles (12, 25) of the experts :data:`BASIC` for a job; NaN where one has no answer."""
         points = [self.quantiles(index, bucket, point) for index, point in enumerate(baselines)]
-        return np.array([*points, *(_ASLEEP if each is None else each for each in of_the_past)])
+        return as_labels(np.array([*points, *(_ASLEEP if each is None else each for each in of_the_past)]))

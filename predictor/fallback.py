@@ -15,9 +15,9 @@ from predictor.dataset import Knowledge
 from predictor.declarations import DeclarationWeight
 from predictor.experts import USER_PROGRAMS_MIN
 from predictor.history import HistoryStore
-from predictor.intervals import POINT_LEVELS, Array, mixture, probits, quantile_of
+from predictor.intervals import POINT_LEVELS, Array, as_labels, mixture, probits, quantile_of
 from predictor.recurrence import Level, keys_of
-from predictor.rows import UNITS_MAX, UNITS_MIN, Submission
+from predictor.rows import UNITS_MIN, Submission
 
 CLUSTER_JOBS_TRUSTED: Final = 20
 """Ended jobs (first runs, where so many are known) from which the cluster's distribution may rank jobs."""
@@ -28,7 +28,6 @@ DECLARED_SPREAD: Final = 0.1
 DECLARED_RATIOS_MIN: Final = 5
 DECLARED_WORDS: Final = "; declared "
 """Separates the description of history from that of the declaration in a source."""
-LOG_MAX: Final = math.log(UNITS_MAX)
 _NORMAL_POINTS: Final[Array] = probits(POINT_LEVELS)
 
 
@@ -128,7 +127,7 @@ def mix_declaration(
 
 def in_units(log_points: Array, ceiling: float = math.inf) -> Array:
     """Totals of log points: finite, at least one unit, and at most ``ceiling`` (at least one unit itself)."""
-    return np.minimum(np.exp(np.minimum(np.maximum(log_points, 0.0), LOG_MAX)), max(UNITS_MIN, ceiling))
+    return np.minimum(np.exp(as_labels(log_points)), max(UNITS_MIN, ceiling))
 
 
 def points_in_units(log_points: Array, ceiling: float) -> tuple[float, ...]:

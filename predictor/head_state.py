@@ -72,7 +72,8 @@ class HeadState:
             stood = self.drift.alarm
             self.drift.observe(label - pending.served_log, at_s, group)
             self.alarms += self.drift.alarm and not stood
-        share = self.bursts.share(group, submitted_at_s)
+        share, delay = self.bursts.ended(group, submitted_at_s, at_s)
+        self.aggregation.delayed(delay)
         self.aggregation.observe(bucket, label, pending.learnt(self.aggregation.experts), combined, share)
         self.inside[bucket].push(self.calibration.observe(bucket, label, combined))
         return share

@@ -4,6 +4,7 @@ Everything is in natural log units until :func:`estimate_points`. Residuals are 
 how often a program has run. A bucket with fewer than 50 residuals uses those of all buckets together.
 """
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from functools import cache
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.recurrence import BUCKETS
+from predictor.rows import UNITS_MAX, UNITS_MIN
 
 Array = NDArray[np.float64]
 
@@ -35,6 +37,8 @@ BUCKET_RESIDUALS_MIN: Final = 50
 POINT_WINDOW: Final = 40_000
 """Residuals kept per bucket for a point's distribution (the newest ended jobs)."""
 
+_LOG_MIN: Final = math.log(UNITS_MIN)
+_LOG_MAX: Final = math.log(UNITS_MAX)
 _NORMAL: Final = NormalDist()
 _SLICES: Final = 8
 """Places within each point's share of the mass at which its mean is taken."""
@@ -63,6 +67,11 @@ def interpolation(from_levels: Array, to_levels: Array) -> Array:
 
 
 _FINE: Final[Array] = interpolation(LEVELS, (np.arange(POINTS * _SLICES) + 0.5) / (POINTS * _SLICES))
+
+
+def as_labels(log_totals: Array) -> Array:
+    """Limited to what the label of a job can be, one unit to :data:`predictor.rows.UNITS_MAX`. NaN stays."""
+    return np.asarray(np.clip(log_totals, _LOG_MIN, _LOG_MAX))
 
 
 def quantile_of(points: Array, levels: Array) -> Array:

@@ -19,7 +19,7 @@ from predictor.conformal import SpreadCalibration
 from predictor.dataset import Example
 from predictor.estimator import Estimator
 from predictor.experts import BASIC, BaselineScores
-from predictor.intervals import LEVELS, Array, at_levels
+from predictor.intervals import LEVELS, Array, as_labels, at_levels
 from predictor.recurrence import BUCKETS, error_group
 from predictor.rows import EndedRow
 from predictor.walltimes import Walltimes
@@ -174,9 +174,9 @@ def _predict_chunk(outcome: Run, chunk: Chunk, known: Sequence[Example], factori
         started_s = time.process_time()
         model = fit({kind: factories[kind]}, known, seed)[kind]
         fitted_s = time.process_time()
-        outcome.quantiles[chunk.first : chunk.last, outcome.experts.index(kind)] = bases[
-            :, None
-        ] + model.predict_quantiles(features)
+        outcome.quantiles[chunk.first : chunk.last, outcome.experts.index(kind)] = as_labels(
+            bases[:, None] + model.predict_quantiles(features)
+        )
         outcome.fit_s[kind].append(fitted_s - started_s)
         outcome.predict_s[kind] += time.process_time() - fitted_s
 
@@ -235,10 +235,10 @@ def serve(run: Run, experts: Sequence[str] | None = None) -> Served:
         if row in opened:
             middle = LEARNT.tolist().index(0.5)
             weights.append(np.stack([aggregation.weights(bucket)[:, middle] for bucket in range(len(BUCKETS))]))
-        mixed[row] = aggregation.combine(example.bucket, chosen[row][None])[0]
+        mixed[row] = as_labels(aggregation.combine(example.bucket, chosen[row][None])[0])
         combined[row] = at_levels(mixed[row], LEARNT)
         ceiling = walltimes.ceiling(example.submission.walltime_s, example.unit)
-        served[row] = np.minimum(calibration.calibrate(example.bucket, mixed[row]), math.log(ceiling))
+        served[row] = np.minimum(as_labels(calibration.calibrate(example.bucket, mixed[row])), math.log(ceiling))
         heappush(waiting, (example.ended_at_s, row))
     while waiting:
         _learn(run, heappop(waiting)[1], learnt, combined, aggregation, calibration, bursts, walltimes)
@@ -284,7 +284,9 @@ def _learn(
 ) -> None:
     example = run.examples[row]
     submission = example.submission
-    share = bursts.share(error_group(*submission.recurrence), submission.submitted_at_s)
+    group = error_group(*submission.recurrence)
+    share, delay = bursts.ended(group, submission.submitted_at_s, example.ended_at_s)
+    aggregation.delayed(delay)
     aggregation.observe(example.bucket, label_of(example), learnt[row], combined[row], share)
     calibration.observe(example.bucket, label_of(example), combined[row])
     walltimes.observe(EndedRow(submission, example.ended_at_s, None, example.service_s))

@@ -11,7 +11,7 @@ from policies.model.estimate import Estimate, Unit
 from policies.model.placement import Slowdown
 from predictor.dataset import Example
 from predictor.fallback import Basis
-from predictor.intervals import Array
+from predictor.intervals import Array, as_labels
 from predictor.rows import Submission
 from predictor.training import TrainedModel
 
@@ -53,4 +53,4 @@ def run_models(model: TrainedModel, queries: Sequence[Query]) -> None:
                 continue
             for query, row in zip(ready, quantiles, strict=True):
                 if np.isfinite(row).all():
-                    query.raw[kind] = row
+                    query.raw[kind] = as_labels(row)

@@ -21,7 +21,6 @@ from predictor.aggregation import AGGREGATION, CENSORED_MAX, EXPECTED_EVERY_S
 from predictor.dataset import UNITS, Knowledge, replay
 from predictor.experts import BASIC, BaselineScores
 from predictor.fallback import (
-    LOG_MAX,
     TOO_FEW,
     LogEstimate,
     basis_of,
@@ -32,7 +31,7 @@ from predictor.fallback import (
 )
 from predictor.feature_schema import schema
 from predictor.head_state import BucketStatus, HeadState
-from predictor.intervals import LEVELS, MIDDLE, Array, estimate_points
+from predictor.intervals import LEVELS, MIDDLE, Array, as_labels, estimate_points
 from predictor.locality import SlowdownLearner
 from predictor.loss_curves import LossCurves
 from predictor.pending import (
@@ -508,10 +507,9 @@ class LivePredictor:
                 matrix[row, : len(BASIC)] = scores.basic(bucket, query.example.baselines, query.example.empirical)
                 for position, kind in enumerate(kinds, len(BASIC)):
                     matrix[row, position] = query.raw.get(kind, asleep)
-            matrix = np.minimum(matrix, LOG_MAX)
-            combined = head.aggregation.combine(bucket, matrix)
+            combined = as_labels(head.aggregation.combine(bucket, matrix))
             served = head.calibration.calibrate(bucket, combined)
-            points = estimate_points(np.minimum(served, LOG_MAX))
+            points = estimate_points(as_labels(served))
             for row, query in enumerate(known):
                 query.quantiles = {
                     basic_name(name): own for name, own in zip(BASIC, matrix[row], strict=False) if own[0] == own[0]

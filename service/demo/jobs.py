@@ -6,7 +6,7 @@ so they are predictable as on a real cluster: most jobs are like earlier ones.
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictor.aggregation import BURST_S, FORGETTING, FROM_LEARNT, LEARNT, PRIOR_BASE, Aggregation, Bursts, Censored
+from predictor.aggregation import (
+    BURST_S,
+    DELAY_MAX,
+    DELAY_SLOW,
+    FORGETTING,
+    FROM_LEARNT,
+    LEARNT,
+    PRIOR_BASE,
+    Aggregation,
+    Bursts,
+    Censored,
+)
 from predictor.conformal import LIMIT, STEP, SpreadCalibration
 from predictor.intervals import LEVELS, MIDDLE, NORMAL_QUANTILES, Array, at_levels, interpolation
 
@@ -36,9 +47,12 @@ def test_before_any_label_the_first_expert_has_its_prior_and_the_others_share_th
     assert Aggregation(("only",)).weights(0).tolist() == [[1.0] * len(LEARNT)]
 
 
-def test_one_label_moves_the_weights_as_computed_by_hand() -> None:
+@pytest.mark.parametrize(("delay", "rate_max"), [(None, 0.25), (0, 1.0), (7, 0.5), (100, 0.25)])
+def test_one_label_moves_the_weights_as_computed_by_hand(delay: int | None, rate_max: float) -> None:
     """Two experts at 0 and 1 without spread, the label at 1: what is served is 0 below the low one's share, and 1 above."""
     aggregation = Aggregation(("low", "high"))
+    if delay is not None:
+        aggregation.delayed(delay)
     quantiles = np.stack([np.zeros(len(LEVELS)), np.ones(len(LEVELS))])
     _learn(aggregation, quantiles, 1.0)
     served = 1.0 * (LEARNT > PRIOR_BASE)
@@ -47,7 +61,7 @@ def test_one_label_moves_the_weights_as_computed_by_hand() -> None:
     kernel = np.exp(-0.5 * (_probit(LEARNT)[:, None] - _probit(LEARNT)) ** 2)
     kernel /= kernel.sum(axis=0)
     smooth, square = regret @ kernel, regret**2 @ kernel
-    rate = np.minimum(0.25, np.sqrt(math.log(3) / square))
+    rate = np.minimum(rate_max, np.sqrt(math.log(3) / square))
     log_weights = np.log([[PRIOR_BASE], [1.0 - PRIOR_BASE]]) + 2.0 * (rate * smooth - rate**2 * square)
     expected = np.exp(log_weights) / np.exp(log_weights).sum(axis=0)
     assert aggregation.weights(0) == pytest.approx(expected)
@@ -99,11 +113,11 @@ def test_an_unfinished_job_counts_as_the_mean_of_the_totals_that_are_left(level:
 
 def test_unfinished_jobs_of_a_burst_count_after_those_that_have_ended() -> None:
     bursts = Bursts()
-    bursts.share("ada", 10.0)
+    bursts.ended("ada", 10.0, 15.0)
     asked = [("ada", 20.0), ("bob", 20.0), ("ada", 30.0), ("ada", 10.0 + BURST_S)]
     weights = [weight for weight, _ in bursts.censored(asked)]
     assert weights == pytest.approx([2**-0.5, 1.0, 3**-0.5, 1.0])
-    assert bursts.share("ada", 40.0) == pytest.approx(2**-0.5), "nothing has changed"
+    assert bursts.ended("ada", 40.0, 45.0).share == pytest.approx(2**-0.5), "nothing has changed"
     assert bursts.censored([]) == []
 
 
@@ -111,7 +125,7 @@ def test_what_has_ended_of_the_jobs_that_were_submitted_later() -> None:
     """Two after the first, with weights of 1 and of the root of a half; none after the second."""
     bursts = Bursts()
     for submitted_at_s in (BURST_S + 5.0, 5.0, BURST_S + 7.0):
-        bursts.share("ada", submitted_at_s)
+        bursts.ended("ada", submitted_at_s, 2.0 * BURST_S)
     later = [sum_ for _, sum_ in bursts.censored([("bob", 6.0), ("bob", BURST_S + 7.0)])]
     assert later == pytest.approx([1.0 + 2**-0.5, 0.0])
 
@@ -240,14 +254,39 @@ def test_known_programs_learn_from_each_other_fully_and_from_new_ones_in_part() 
 
 def test_a_hundred_alike_jobs_weigh_less_than_a_hundred_others() -> None:
     bursts = Bursts()
-    assert [bursts.share("ada", float(second)) for second in range(4)] == pytest.approx([1.0, 2**-0.5, 3**-0.5, 0.5])
-    assert bursts.share("bob", 5.0) == 1.0
-    assert bursts.share("ada", BURST_S) == 1.0, "an hour later it is another burst"
+    shares = [bursts.ended("ada", float(second), 10.0).share for second in range(4)]
+    assert shares == pytest.approx([1.0, 2**-0.5, 3**-0.5, 0.5])
+    assert bursts.ended("bob", 5.0, 10.0).share == 1.0
+    assert bursts.ended("ada", BURST_S, 2.0 * BURST_S).share == 1.0, "an hour later it is another burst"
+
+
+def test_the_delay_of_a_label_is_the_number_of_jobs_that_ended_since_its_submission() -> None:
+    bursts = Bursts()
+    jobs = ((0.0, 10.0), (5.0, 11.0), (10.0, 12.0), (1.0, 13.0))
+    assert [bursts.ended("ada", *times_s).delay for times_s in jobs] == [0, 1, 1, 3]
+    for _ in range(2 * DELAY_MAX):
+        assert bursts.ended("ada", 0.0, 14.0).delay <= DELAY_MAX
+    assert bursts.ended("ada", 0.0, 14.0).delay == DELAY_MAX
+    assert bursts.ended("ada", 14.0, 15.0).delay == 0
+
+
+def test_the_mean_delay_follows_the_newest_labels() -> None:
+    aggregation = Aggregation(EXPERTS)
+    assert aggregation.delay == DELAY_SLOW
+    means = []
+    for delay in (8, 2, 2, *[50] * 1_000):
+        aggregation.delayed(delay)
+        _learn(aggregation, _quantiles([0.0, 1.0, 2.0]), 0.7)
+        means.append(aggregation.delay)
+    assert means[:3] == pytest.approx([8.0, 5.0, 4.0])
+    assert means[-1] == pytest.approx(50.0, abs=0.01)
+    assert Aggregation(EXPERTS, aggregation).delay == aggregation.delay
 
 
 def test_the_weights_that_are_stored_are_equal_in_all_later_answers() -> None:
     aggregation, rng = Aggregation(EXPERTS), np.random.default_rng(1)
     for _ in range(40):
+        aggregation.delayed(int(rng.integers(20)))
         _learn(aggregation, _quantiles(rng.normal(size=3).tolist()), float(rng.normal()), bucket=int(rng.integers(4)))
     again = Aggregation.load(json.loads(json.dumps(aggregation.dump())))
     for each in (aggregation, again):

@@ -157,7 +157,7 @@ def _spoil_weights(folder: Path, change: Callable[[dict[str, Any]], None]) -> No
     ("change", "message"),
     [
         (lambda state: state.pop("aggregation"), "not a complete manifest"),
-        (lambda state: state.update(aggregation=[]), "must have the keys experts, labels, regrets and squares"),
+        (lambda state: state.update(aggregation=[]), "must have the keys experts, labels, delays, regrets and squares"),
         (lambda state: state["aggregation"].update(experts=[]), "experts: must be a list of names"),
         (
             lambda state: state["aggregation"].update(experts=["retired", *state["aggregation"]["experts"][1:]]),
@@ -168,6 +168,8 @@ def _spoil_weights(folder: Path, change: Callable[[dict[str, Any]], None]) -> No
             "made for other experts than this version has; train again",
         ),
         (lambda state: state["aggregation"].update(labels=[1, 2]), "labels: must be 4 whole numbers"),
+        (lambda state: state["aggregation"].update(delays=[3, -1.0]), "delays: must be their number and their mean"),
+        (lambda state: state["aggregation"].update(delays=0.0), "delays: must be their number and their mean"),
         (lambda state: state["aggregation"].update(regrets=[[0.0]]), "regrets, squares: must have the shape"),
         (lambda state: state["aggregation"].update(squares=state["aggregation"]["labels"]), "must have the shape"),
         (
