@@ -150,7 +150,7 @@ class Demo:
         asked = _predictions_of(client, [job["id"] for job in held])
         self.say("  the first run of each kind, submitted once more, would now be predicted:")
         for job, position in zip(asked, today.FIRST_OF_EACH, strict=True):
-            ran = f"ran {jobs[position]['iterations_done']:g} iterations,"
+            ran = f"ran {jobs[position]['iterations_done'] or 0.0:g} iterations,"
             by = (job["prediction"]["model_version"] if job["prediction"] is not None else None) or "past runs"
             self.say(f"    {job['name']:<12} {ran:<19} now {predicted(job):>4} [{interval(job)}] by {by}")
         for job in held:
