@@ -51,7 +51,7 @@ class Release(StrEnum):
 
 
 class Fill(StrEnum):
-    """How ``asrpt`` with preemption fills the cluster from the order of ranks."""
+    """How ``asrpt`` or ``promise`` with preemption fills the cluster from the order of ranks."""
 
     FIRST_FIT = "first_fit"
     """Every job that fits, in the order of ranks."""

@@ -15,8 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from policies.decision.plan import Plan
-from policies.decision.preemption import PreemptionContext
-from policies.decision.server_filling import fill_servers
+from policies.filling import FillingPolicy, FillingState
 from policies.model.decision import Change, ChangeKind
 from policies.model.ids import JobId
 from policies.model.reasons import ALIKE_RUNS, Explanation, Reason
@@ -26,7 +25,6 @@ from policies.options import (
     PLACEMENT_OPTIONS,
     PREEMPTION_OPTIONS,
     Fill,
-    OptionError,
     Options,
     Order,
     Preemption,
@@ -36,7 +34,6 @@ from policies.options import (
 from policies.rank import Rank, attained_rank, expected_remaining_s, remaining_work_rank
 from policies.ranked import RankedPolicy
 from policies.relaxation import VirtualMachine
-from policies.state.gang_mix import GangMix
 from policies.state.pilots import Pilots
 from policies.state.scheduler_state import SchedulerState
 
@@ -46,27 +43,25 @@ GPUs.
 """
 
 
-class AsrptState(SchedulerState):
-    """The state, the virtual machine with the jobs it has released, the mix of gangs that arrive, and the pilots of programs."""
+class AsrptState(FillingState):
+    """The state, the mix of gangs, the virtual machine with the jobs it has released, and the pilots of programs."""
 
-    __slots__ = ("machine", "mix", "pilots", "released_at_s")
+    __slots__ = ("machine", "pilots", "released_at_s")
 
     def __init__(self, view: ClusterView, options: Options) -> None:
         """The virtual machine is idle."""
-        SchedulerState.__init__(self, view, options)
+        FillingState.__init__(self, view, options)
         self.machine = VirtualMachine(view.now_s)
         self.released_at_s: dict[JobId, float] = {}
-        self.mix = GangMix()
         self.pilots = Pilots()
 
     def dump(self) -> dict[str, Any]:
         """Delays, the virtual schedule and the mix of gangs: none follows from the jobs."""
         released = {str(job): at_s for job, at_s in sorted(self.released_at_s.items())}
-        own = {"machine": self.machine.dump(), "released_at_s": released, "mix": self.mix.dump()}
-        return {**SchedulerState.dump(self), **own}
+        return {**FillingState.dump(self), "machine": self.machine.dump(), "released_at_s": released}
 
 
-class Asrpt(RankedPolicy):
+class Asrpt(FillingPolicy):
     """See the module."""
 
     name = "asrpt"
@@ -80,21 +75,6 @@ class Asrpt(RankedPolicy):
     )
     state_type = AsrptState
     ranks_keep_to_lines = True
-
-    def __init__(self, options: Options) -> None:
-        """Raises OptionError for options that contradict each other."""
-        if options.preemption is Preemption.NEVER and options.fill is Fill.SERVER_FILLING:
-            raise OptionError("option fill: 'server_filling' is not possible with preemption=never")
-        RankedPolicy.__init__(self, options)
-
-    @property
-    def _watches_the_mix(self) -> bool:
-        return self.options.fill is Fill.AUTO and self.options.preemption is not Preemption.NEVER
-
-    def fills(self, state: SchedulerState) -> bool:
-        """True with ``server_filling``, and with ``auto`` while large gangs bring much of the work."""
-        assert isinstance(state, AsrptState)
-        return self.options.fill is Fill.SERVER_FILLING or (self._watches_the_mix and state.mix.filling)
 
     def rank(self, view: ClusterView, job: JobView, state: SchedulerState) -> Rank:
         """Remaining virtual work; without preemption, virtual work or virtual completion time by the option ``order``."""
@@ -111,9 +91,7 @@ class Asrpt(RankedPolicy):
         assert isinstance(state, AsrptState)
         if self.options.preemption is not Preemption.NEVER:
             state.pilots.note_all(view.jobs.values())
-        state.mix = GangMix(**dump.get("mix", {}))
-        if self._watches_the_mix:
-            state.mix.count(view, [job for job in view.jobs.values() if job.id > state.mix.last])
+        FillingPolicy.restore(self, view, state, dump)
         machine = dump.get("machine")
         if machine is None or machine["now_s"] > view.now_s:
             return
@@ -131,26 +109,13 @@ class Asrpt(RankedPolicy):
                 self.on_withdrawal(job.id, state)
 
     def observe(self, view: ClusterView, changes: Sequence[Change], state: SchedulerState) -> bool:
-        """Note the runs that come and go, and count the gangs that have arrived. While servers are filled, jobs do not displace
-        others one by one.
-        """
+        """Note the runs that come and go, and count the gangs that have arrived."""
         assert isinstance(state, AsrptState)
         if self.options.preemption is not Preemption.NEVER:
             for change in changes:
                 if change.kind in _PILOTS_CHANGE and change.job is not None and change.job in view.jobs:
                     state.pilots.note(view.jobs[change.job])
-        if not self._watches_the_mix:
-            return False
-        arrived = [view.jobs.get(each.job) for each in changes if each.kind is ChangeKind.ARRIVED and each.job]
-        if not arrived:
-            return False
-        filled = state.mix.filling
-        state.mix.count(view, [job for job in arrived if job is not None])
-        return state.mix.filling != filled
-
-    def fill(self, context: PreemptionContext, plan: Plan) -> None:
-        """Choose the jobs that run as a set."""
-        fill_servers(context, plan)
+        return FillingPolicy.observe(self, view, changes, state)
 
     def on_arrival(self, view: ClusterView, job: JobView, state: SchedulerState) -> None:
         """With the gate, new jobs go to the virtual machine first; requeued ones have passed it already."""
@@ -204,12 +169,10 @@ class Asrpt(RankedPolicy):
         return found if alike == 1 else replace(found, numbers={**found.numbers, ALIKE_RUNS: alike})
 
     def queue_note(self, state: SchedulerState) -> str:
-        """While servers are filled, the gang size matters beside the rank; with early releases the virtual completion does."""
-        if self.fills(state):
-            return "Servers are filled: of the first jobs that together fill the cluster, the widest gangs are placed first."
+        """As in other policies; with early releases the virtual completion matters beside the rank."""
         if self.options.preemption is Preemption.NEVER and self.options.release is Release.EARLY:
             return "Jobs that the virtual machine has completed come before all others, whatever the ranks."
-        return RankedPolicy.queue_note(self, state)
+        return FillingPolicy.queue_note(self, state)
 
     def waiting_reason(self, state: SchedulerState, job: JobId) -> Reason:
         """The virtual gate for jobs that the virtual machine has not completed; else as in other policies."""

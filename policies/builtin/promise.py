@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from policies.decision.plan import Plan
+from policies.filling import FillingPolicy, FillingState
 from policies.lifecycle import TERMINAL, JobState
 from policies.model.decision import Change, ChangeKind
 from policies.model.ids import JobId
@@ -37,27 +38,27 @@ _LATEST_S = 1e12
 _NOMINAL_S_MIN = 1.0
 
 
-class PromiseState(SchedulerState):
-    """The state, and the promises."""
+class PromiseState(FillingState):
+    """The state, the mix of gangs, and the promises."""
 
     __slots__ = ("promises", "weighs")
 
     def __init__(self, view: ClusterView, options: Options) -> None:
         """Nothing is promised."""
-        SchedulerState.__init__(self, view, options)
+        FillingState.__init__(self, view, options)
         self.promises = Promises(options.promise_level)
         self.weighs = options.promise_weight > 0.0
 
     def dump(self) -> dict[str, Any]:
         """The state's dump, and the promises."""
-        return {**SchedulerState.dump(self), "promises": self.promises.dump()}
+        return {**FillingState.dump(self), "promises": self.promises.dump()}
 
     def own_change_s(self) -> float | None:
         """When the weight of a promise may change."""
         return self.promises.next_due_s() if self.weighs else None
 
 
-class PromisedEnds(RankedPolicy):
+class PromisedEnds(FillingPolicy):
     """See the module."""
 
     name = "promise"
@@ -67,7 +68,7 @@ class PromisedEnds(RankedPolicy):
         PREEMPTION_OPTIONS
         | PLACEMENT_OPTIONS
         | GUARD_OPTIONS
-        | {"over_run", "promise_level", "promise_weight", "reserve"}
+        | {"fill", "over_run", "promise_level", "promise_weight", "reserve"}
     )
     state_type = PromiseState
     ranks_keep_to_lines = True
@@ -93,6 +94,7 @@ class PromisedEnds(RankedPolicy):
     def restore(self, view: ClusterView, state: SchedulerState, dump: dict[str, Any]) -> None:
         """Promises of jobs that are here still, and what was learned. Without them, jobs that never started get new ones."""
         assert isinstance(state, PromiseState)
+        FillingPolicy.restore(self, view, state, dump)
         promises, kept = state.promises, dump.get("promises")
         if kept is None:
             return
@@ -107,11 +109,11 @@ class PromisedEnds(RankedPolicy):
         self._settle(view, state, [job for job in promises.of if view.jobs[job].state in TERMINAL])
 
     def observe(self, view: ClusterView, changes: Sequence[Change], state: SchedulerState) -> bool:
-        """Learn from the jobs that have ended."""
+        """Learn from the jobs that have ended, and count the gangs that have arrived."""
         assert isinstance(state, PromiseState)
         ended = [change.job for change in changes if change.kind is ChangeKind.FINISHED and change.job is not None]
         self._settle(view, state, ended)
-        return False
+        return FillingPolicy.observe(self, view, changes, state)
 
     def _settle(self, view: ClusterView, state: PromiseState, ended: Sequence[JobId]) -> None:
         for job in sorted(ended):
@@ -167,10 +169,12 @@ class PromisedEnds(RankedPolicy):
         return found if end_s is None else replace(found, numbers={**found.numbers, PROMISED_END: end_s})
 
     def queue_note(self, state: SchedulerState) -> str:
-        """The promises that move ranks."""
+        """The promises that move ranks, and as in other policies."""
+        note = FillingPolicy.queue_note(self, state)
         if not self.options.promise_weight:
-            return ""
-        return "Ranks are reduced for jobs that have used up half of the slack before their promised ends."
+            return note
+        moved = "Ranks are reduced for jobs that have used up half of the slack before their promised ends."
+        return f"{moved} {note}".strip()
 
     def _look_at(self, view: ClusterView, job: JobView, state: PromiseState) -> bool:
         """Index the job by what its promise weighs now; return whether it is easier to displace."""

@@ -64,10 +64,11 @@ def test_larger_priorities_fill_first() -> None:
     story.until(0).starts("one").waits("eight", Reason.RESOURCES)
 
 
-def test_without_preemption_servers_cannot_be_filled() -> None:
+@pytest.mark.parametrize("name", ["asrpt", "promise"])
+def test_without_preemption_servers_cannot_be_filled(name: str) -> None:
     with pytest.raises(OptionError, match="'server_filling' is not possible with preemption=never"):
-        make_policy("asrpt", {"preemption": "never", "fill": "server_filling"})
-    assert make_policy("asrpt", {"preemption": "never", "fill": "auto"}).name == "asrpt"
+        make_policy(name, {"preemption": "never", "fill": "server_filling"})
+    assert make_policy(name, {"preemption": "never", "fill": "auto"}).name == name
 
 
 def arrival(number: int, gpus: int, seconds: float | None) -> JobRecord:
@@ -112,8 +113,9 @@ def test_a_job_counts_once_and_the_dump_keeps_the_count() -> None:
     assert GangMix(**before) == mix
 
 
-def test_a_gang_that_waited_for_another_job_counts_when_it_may_start() -> None:
-    story = cluster("4x4", policy("asrpt"), settings=EngineSettings(dump_every_s=0.0))
+@pytest.mark.parametrize("name", ["asrpt", "promise"])
+def test_a_gang_that_waited_for_another_job_counts_when_it_may_start(name: str) -> None:
+    story = cluster("4x4", policy(name, fill="auto"), settings=EngineSettings(dump_every_s=0.0))
     for number in range(40):
         at_s = number * 20.0
         story.job(f"prepares {number}", runs_s=1, at_s=at_s).job(f"small {number}", runs_s=10, at_s=at_s)

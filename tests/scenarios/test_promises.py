@@ -117,11 +117,17 @@ def _simulate(name: str, **options: str) -> Simulation:
     return run(CROWDED, Cluster("c", servers("2x8")), made, "noisy:0.5", SimulationOptions(keep_spans=True))
 
 
-def test_without_weight_the_schedule_is_that_of_asrpt() -> None:
-    plain, promised = _simulate("asrpt", fill="first_fit"), _simulate("promise", promise_weight="0")
+@pytest.mark.parametrize("fill", ["first_fit", "server_filling", "auto"])
+def test_without_weight_the_schedule_is_that_of_asrpt(fill: str) -> None:
+    plain, promised = _simulate("asrpt", fill=fill), _simulate("promise", fill=fill, promise_weight="0")
     assert promised.result.promises == 700
     assert [replace(outcome, promised_end_s=None) for outcome in promised.outcomes] == list(plain.outcomes)
     assert plain.result.promises_kept_ratio is None
+
+
+def test_filling_servers_is_another_schedule() -> None:
+    """So the test above compares different ones."""
+    assert _simulate("promise").outcomes != _simulate("promise", fill="server_filling").outcomes
 
 
 @pytest.mark.parametrize("level", [0.7, 0.9])
