@@ -75,5 +75,8 @@ class FillingPolicy(RankedPolicy):
     def queue_note(self, state: SchedulerState) -> str:
         """While servers are filled, the gang size matters beside the rank."""
         if self.fills(state):
-            return "Servers are filled: of the first jobs that together fill the cluster, the widest gangs are placed first."
+            return (
+                "Servers are filled: of the first jobs that together fill the cluster, the widest gangs are placed first "
+                "where that saves time."
+            )
         return RankedPolicy.queue_note(self, state)

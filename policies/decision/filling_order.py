@@ -1,13 +1,13 @@
 """The order in which waiting jobs get GPUs while servers are filled: for explanations.
 
-The order of ranks would be wrong there. A narrow job is passed by each wide gang that follows it closely enough in that order,
-since that gang fills the cluster with fewer jobs.
+The order of ranks would be wrong there. A narrow job is passed by most wide gangs that follow it closely enough in that order,
+since they fill the cluster with fewer jobs.
 """
 
 import heapq
 from collections.abc import Iterator
 
-from policies.decision.server_filling import Contender, widest_first
+from policies.decision.server_filling import Contender, served
 from policies.model.ids import JobId
 from policies.state.keys import JobKey
 from policies.state.scheduler_state import SchedulerState
@@ -21,7 +21,7 @@ def jobs_before(state: SchedulerState, job: JobId) -> int:
 
     All guarded jobs, and all of larger priorities, count as before it. If ``FILLINGS_MAX`` clusters do not reach it, the jobs
     of better ranks count, or those that these clusters serve if they are more. What first fit would start on GPUs that a
-    filling leaves over is not counted; where gangs are powers of two it leaves none. O((gang classes + jobs that go before it)
+    filling leaves over is not counted. O((gang classes + jobs that go before it)
     log n), and O(GPUs log GPUs) for each filling.
     """
     by_rank = state.waiting.jobs_ahead(job)
@@ -37,11 +37,12 @@ def jobs_before(state: SchedulerState, job: JobId) -> int:
         while wanted_gpus < state.gpus and (contender := next(order, None)) is not None:
             prefix.append(contender)
             wanted_gpus += contender.gpus
-        served = [contender.key.job for contender in widest_first(prefix, state.gpus)]
-        if job in served:
-            return before + served.index(job)
-        before += len(served)
-        gone = set(served)
+        waiting = len(state.waiting) - before
+        filled = [contender.key.job for contender in served(prefix, state.gpus, waiting, state.gpus)]
+        if job in filled:
+            return before + filled.index(job)
+        before += len(filled)
+        gone = set(filled)
         prefix = [contender for contender in prefix if contender.key.job not in gone]
     return max(before, by_rank)
 
@@ -53,7 +54,7 @@ def _equals(state: SchedulerState, first: JobKey) -> Iterator[Contender]:
         for key in keys:
             if key[:3] != first[:3]:
                 return
-            yield Contender(key, gpus, runs=False)
+            yield Contender(key, gpus, key.rank, runs=False)
 
     classes = [item for item in state.waiting.classes.items() if item[0].gpus <= state.gpus]
     return heapq.merge(*[of_class(gang.gpus, entries.after(first)) for gang, entries in classes])

@@ -30,10 +30,11 @@ from policies.throughput import times_in_reach
 
 
 class Contender(NamedTuple):
-    """A job in the order of all jobs. The rank of a running job is improved by what stopping it would cost."""
+    """A job in the order of all jobs, and its ``rank``. In ``key`` a running job's is improved by what stopping it would cost."""
 
     key: JobKey
     gpus: int
+    rank: float
     runs: bool
 
 
@@ -98,7 +99,7 @@ def _displaceable(context: PreemptionContext) -> Iterator[JobView]:
 
 
 def _target(context: PreemptionContext, running: Mapping[JobId, JobView], plan: Plan) -> Target:
-    """The smallest prefix of all jobs whose GPUs fill the cluster; of it, the largest gangs first while they fit.
+    """The smallest prefix of all jobs whose GPUs fill the cluster; of it, those of :func:`served`.
 
     Larger priorities, and projects of lower levels, fill what they can first. Gangs that are no powers of two may leave a
     remainder, which smaller gangs of the prefix take.
@@ -119,22 +120,42 @@ def _target(context: PreemptionContext, running: Mapping[JobId, JobView], plan: 
                 idle_gpus -= contender.gpus if contender.gpus <= idle_gpus else 0
                 if wanted_gpus >= left_gpus:
                     break
-        served = widest_first(prefix, left_gpus)
-        target += served
-        left_gpus -= sum(contender.gpus for contender in served)
+        chosen = served(prefix, left_gpus, len(context.state.waiting), context.state.gpus)
+        target += chosen
+        left_gpus -= sum(contender.gpus for contender in chosen)
         if left_gpus == 0:
             break
     return Target(target, position, idle_gpus)
 
 
-def widest_first(prefix: Sequence[Contender], gpus: int) -> list[Contender]:
-    """Those of the prefix that these GPUs serve, the widest gang first."""
-    served = []
-    for contender in sorted(prefix, key=lambda each: (-each.gpus, each.key)):
+def served(prefix: Sequence[Contender], gpus: int, waiting: int, cluster_gpus: int) -> list[Contender]:
+    """Those of the prefix that these GPUs serve while so many jobs are ``waiting``: the widest gangs first, or by rank.
+
+    Widest first, no GPU idles, but a job of seconds may wait for a gang of hours. By rank, the gangs that come ``late`` start
+    only when the ``early`` jobs have ended, and the GPUs that idle until then delay all waiting jobs. That is chosen where it
+    costs less than the early jobs would wait. No gang that runs is stopped for it: each short job that comes would do so again.
+    O(prefix log prefix).
+    """
+    widest, _ = _that_fit(sorted(prefix, key=lambda each: (-each.gpus, each.key)), gpus)
+    by_rank, idle_gpus = _that_fit(prefix, gpus)
+    chosen, first = {each.key.job for each in widest}, {each.key.job for each in by_rank}
+    early = [each for each in by_rank if each.key.job not in chosen]
+    late = [each for each in widest if each.key.job not in first]
+    if not early or not late or any(each.runs for each in late):
+        return widest
+    early_s, late_s = (max(each.rank * cluster_gpus / each.gpus for each in jobs) for jobs in (early, late))
+    cost_s = len(late) * early_s + waiting * early_s * idle_gpus / cluster_gpus
+    return by_rank if cost_s < len(early) * late_s else widest
+
+
+def _that_fit(contenders: Iterable[Contender], gpus: int) -> tuple[list[Contender], int]:
+    """Those that fit on so many GPUs, in their order, and the GPUs that are left."""
+    found = []
+    for contender in contenders:
         if contender.gpus <= gpus:
-            served.append(contender)
+            found.append(contender)
             gpus -= contender.gpus
-    return served
+    return found, gpus
 
 
 def _in_order(
@@ -148,13 +169,15 @@ def _in_order(
     reserved = plan.placed.union(state.ledger.reservations)
 
     def stays(job: JobView) -> Contender:
-        level, rank = state.project_level(job), context.eta * context.rank(job) - context.price(job)
-        return Contender(JobKey(1, -job.priority, level, rank, job.submitted_at_s, job.id), job.spec.gpus, runs=True)
+        level, rank = state.project_level(job), context.rank(job)
+        kept = context.eta * rank - context.price(job)
+        key = JobKey(1, -job.priority, level, kept, job.submitted_at_s, job.id)
+        return Contender(key, job.spec.gpus, rank, runs=True)
 
     def waits(gpus: int, entries: Iterable[JobKey]) -> Iterator[Contender]:
         for key in entries:
             if key.tier and key.job not in reserved:
-                yield Contender(key, gpus, runs=False)
+                yield Contender(key, gpus, key.rank, runs=False)
 
     queues = [waits(gang.gpus, entries) for gang, entries in state.waiting.classes.items() if gang.gpus <= gpus_max]
     return heapq.merge(sorted(stays(job) for job in running.values()), *queues)

@@ -100,7 +100,7 @@ def test_a_simulation_runs_from_outside_the_checkout(environment: Environment) -
 def test_the_demo_finds_its_programs_in_the_wheel(environment: Environment) -> None:
     code = (
         "from service.demo import jobs; from pathlib import Path\n"
-        "for body in jobs.bodies(jobs.PROGRAMS):\n"
+        "for body in jobs.bodies():\n"
         "    script = next(Path(word) for word in body['command'] if word.endswith('.py'))\n"
         "    assert script.is_file(), script\n"
         "    print(script)\n"

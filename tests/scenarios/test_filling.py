@@ -35,6 +35,31 @@ def test_the_largest_gang_of_the_prefix_goes_first() -> None:
     story.until(5).finishes("eight").starts("one")
 
 
+def before_a_gang(gangs: int) -> Story:
+    """A job of a GPU and 20 s, and gangs of the whole cluster and 1,000 s, when the first job ends after 10 s."""
+    story = cluster("1x8", policy("asrpt", **FILLING), costs=ExecutorCosts(restart_s=0.0))
+    story.job("first", gpus=8, runs_s=10).job("small", gpus=1, runs_s=20, at_s=1)
+    for number in range(gangs):
+        story.job(f"gang{number}", gpus=8, runs_s=1000, at_s=1)
+    return story
+
+
+def test_a_short_job_goes_before_a_gang_where_the_gpus_that_idle_cost_less_than_its_wait() -> None:
+    """Seven of eight GPUs idle for 20 s: each waiting job ends 17.5 s later, and the gang 20 s. The job would wait 1,000 s."""
+    few = before_a_gang(gangs=50).until(1).starts("first")
+    assert few.engine.explain(few.ids["small"]).jobs_ahead == 0
+    few.until(10).starts("small").waits("gang0", Reason.RESOURCES).until(30).starts("gang0")
+    # 20 + 17.5 x 56 = 1,000 s for one gang; less when it has started.
+    many = before_a_gang(gangs=55).until(1).starts("first")
+    assert many.engine.explain(many.ids["small"]).jobs_ahead == 1
+    many.until(10).starts("gang0").waits("small", Reason.RESOURCES)
+
+
+def test_no_gang_that_runs_is_stopped_for_a_short_job() -> None:
+    story = before_a_gang(gangs=1).until(30).starts("first", "small", "gang0")
+    story.job("late", gpus=1, runs_s=20, at_s=40).until(40).waits("late", Reason.RESOURCES).until(1030).starts("late")
+
+
 def test_by_rank_the_small_one_goes_first_and_the_large_one_waits() -> None:
     story = cluster("1x8", policy("asrpt", preemption="always", fill="first_fit", guard_share=0))
     story.job("one", gpus=1, runs_s=10).job("eight", gpus=8, runs_s=5)
@@ -297,13 +322,15 @@ def test_the_guard_is_not_mentioned_where_there_is_none() -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6))
 def test_so_many_jobs_go_before_one_as_are_told(seed: int) -> None:
-    """Jobs of equal run times, so that whole clusters of them start and end together; ranks are drawn."""
+    """Jobs of equal run times, so that whole clusters of them start and end together; ranks are drawn. None is so much shorter by
+    its prediction than a gang that it would go first and leave GPUs idle.
+    """
     dice = random.Random(seed)
     story = cluster("1x8", policy("asrpt", fill="server_filling", guard_share=0), costs=ExecutorCosts(restart_s=0.0))
     story.job("first", gpus=8, runs_s=100, checkpoint_period_s=None, preemption=None)
     for number in range(dice.randint(2, 20)):
-        gpus, told_s = dice.choice((1, 1, 2, 4, 8)), dice.uniform(1000.0, 9000.0)
-        story.job(f"j{number}", gpus=gpus, runs_s=100, at_s=1, predicted=told_s)
+        gpus = dice.choice((1, 1, 2, 4, 8))
+        story.job(f"j{number}", gpus=gpus, runs_s=100, at_s=1, predicted=dice.uniform(1000.0, 1100.0) / gpus)
     story.until(1)
     ahead = {name: story.engine.explain(job).jobs_ahead for name, job in story.ids.items() if name != "first"}
     story.to_the_end()

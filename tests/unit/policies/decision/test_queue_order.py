@@ -58,7 +58,8 @@ def test_a_policy_that_is_watched_has_the_order_of_its_own() -> None:
         (
             "asrpt",
             {"fill": "server_filling"},
-            "Servers are filled: of the first jobs that together fill the cluster, the widest gangs are placed first.",
+            "Servers are filled: of the first jobs that together fill the cluster, the widest gangs are placed first "
+            "where that saves time.",
         ),
         ("asrpt", {}, ""),
     ],
