@@ -2,6 +2,7 @@
 
 import random
 from functools import cache
+from statistics import fmean
 
 import pytest
 from hypothesis import given, settings
@@ -200,6 +201,34 @@ def test_auto_is_as_good_where_gangs_are_as_large_as_the_cluster(shape: str, loa
 def test_jobs_of_hours_with_a_guard_and_restarts_do_not_pile_up_either(load: float) -> None:
     """A gang of the whole cluster runs 2 h, one of an eighth 16 h: many wait longer than ``guard_wait_s``."""
     assert mean_response("8x8", load, "auto", unit_s=57_600.0, restart_s=60.0) < {0.6: 0.75, 0.85: 1.3}[load]
+
+
+@cache
+def beside_gangs(fill: str) -> tuple[float, float]:
+    """Mean JCT of gangs of an hour that need 60% of the cluster, and of a job of one GPU and two minutes each minute."""
+    dice, rows, at_s = random.Random(1), [], 0.0
+    for number in range(40):
+        at_s += dice.expovariate(0.6 / 3_600)
+        rows.append(WorkloadJob(f"gang{number}", at_s, 8, dice.expovariate(1 / 3_600) + 1.0))
+    small_at_s, until_s = 0.0, at_s
+    while (small_at_s := small_at_s + dice.expovariate(1 / 60)) < until_s:
+        rows.append(WorkloadJob(f"small{len(rows)}", small_at_s, 1, dice.expovariate(1 / 120) + 1.0))
+    workload = Workload("w", tuple(sorted(rows, key=lambda job: job.submit_time_s)))
+    machines, chosen = Cluster("c", servers("1x8")), make_policy("asrpt", {"fill": fill})
+    ended = run(workload, machines, chosen, "oracle", SimulationOptions(restart_s=5.0)).outcomes
+    gangs, small = (
+        [job.finish_time_s - job.submit_time_s for job in ended if job.job_id.startswith(kind)]
+        for kind in ("gang", "small")
+    )
+    return fmean(gangs), fmean(small)
+
+
+@pytest.mark.slow
+def test_a_stream_of_short_jobs_goes_before_gangs_only_as_far_as_both_gain() -> None:
+    """First fit lets each of them pass, so that gangs wait for hours, and then the short ones for overdue gangs."""
+    filled, first_fit = beside_gangs("auto"), beside_gangs("first_fit")
+    assert filled[0] < 0.4 * first_fit[0]
+    assert filled[1] < 0.5 * first_fit[1]
 
 
 @settings(max_examples=15, deadline=None)
