@@ -238,7 +238,7 @@ def serve(run: Run, experts: Sequence[str] | None = None) -> Served:
         mixed[row] = as_labels(aggregation.combine(example.bucket, chosen[row][None])[0])
         combined[row] = at_levels(mixed[row], LEARNT)
         ceiling = walltimes.ceiling(example.submission.walltime_s, example.unit)
-        served[row] = np.minimum(as_labels(calibration.calibrate(example.bucket, mixed[row])), math.log(ceiling))
+        served[row] = as_labels(np.minimum(calibration.calibrate(example.bucket, mixed[row]), math.log(ceiling)))
         heappush(waiting, (example.ended_at_s, row))
     while waiting:
         _learn(run, heappop(waiting)[1], learnt, combined, aggregation, calibration, bursts, walltimes)

@@ -168,6 +168,13 @@ def test_walltimes_limit_what_is_tested_in_seconds_and_never_iterations() -> Non
     assert most[Unit.ITERATIONS] > 20_000.0
 
 
+def test_what_is_tested_takes_at_least_a_second_as_what_is_served() -> None:
+    jobs = [ended(n, None, submitted_at_s=1e3 * n, service_s=0.4, walltime_s=0.5) for n in range(100)]
+    examples = [each[Unit.SERVICE_S] for _, each in replay(map(ended_row, jobs), Knowledge())]
+    run = prequential.run(examples, {}, test_start=60, chunks=1, seed=0)
+    assert (prequential.serve(run).tested(run) == 0.0).all(), "log seconds"
+
+
 @pytest.mark.parametrize(("jobs", "fits"), [(400, 3), (900, 2)])
 def test_a_test_that_is_short_against_the_history_fits_once(
     monkeypatch: pytest.MonkeyPatch, jobs: int, fits: int
