@@ -16,7 +16,7 @@ from policies.model.ids import JobId
 from policies.model.reasons import Reason
 from service.engine.events import Report, ReportKind
 from service.executors import folder as names
-from tests.local_executor import House, launch, wait_for
+from tests.local_executor import House, launch
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root starts jobs as other users")
 
@@ -114,12 +114,11 @@ def test_what_it_cannot_reach_of_the_service(apart: House, text: str) -> None:
 
 
 def test_what_it_cannot_reach_of_another_user(apart: House) -> None:
-    text = "umask; echo secret > file; echo weights > $SOONER_CHECKPOINT_DIR/weights; exec sleep 600"
+    text = "echo $$; echo secret > file; echo weights > $SOONER_CHECKPOINT_DIR/weights; sleep 600 & echo ready; wait"
     order = launch(shell(text))
     apart.executor.send([replace(order, spec=replace(order.spec, env={"KEY": "hidden"}))])
-    apart.wait_report(ReportKind.STARTED)
-    wait_for((apart.data_dir / "checkpoints/1/weights").exists, "its files")
-    folder, pid = apart.folder(), next(iter(apart.processes())).pid
+    apart.wait_output("ready")
+    folder, pid = apart.folder(), int(apart.output().splitlines()[0])
     tries = (
         f"cat {folder / names.WORK}/file",
         f"ls {folder / names.WORK}",
