@@ -90,7 +90,7 @@ def _passed_over(state: SchedulerState, job: JobId, reason: Reason, ahead: int |
     """That gangs of worse ranks go before the job because they are wide; empty where they do not make more of those before it."""
     if ahead is None or reason not in (Reason.RESOURCES, Reason.PRIORITY) or ahead <= state.waiting.jobs_ahead(job):
         return ""
-    first = "Servers are filled with wide gangs first, whatever their ranks; the job starts when they leave enough GPUs free"
+    first = "Wide gangs that fill the servers go before it, whatever their ranks; the job starts when they leave enough GPUs free"
     return f"{first}, or comes first when it is overdue." if state.guard.gpus_max > 0.0 else f"{first}."
 
 

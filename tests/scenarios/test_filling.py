@@ -332,7 +332,7 @@ def test_a_narrow_job_is_told_that_wide_gangs_go_before_it() -> None:
         assert told.sentence.endswith(
             "precedes it. " * (ahead == 1)
             + "precede it. " * (ahead > 1)
-            + "Servers are filled with wide gangs first, whatever their ranks; the job starts when they leave enough GPUs "
+            + "Wide gangs that fill the servers go before it, whatever their ranks; the job starts when they leave enough GPUs "
             "free, or comes first when it is overdue."
         )
     assert story.until(400).engine.explain(story.ids["small"]).jobs_ahead == 0
