@@ -42,16 +42,17 @@ class FillingPolicy(RankedPolicy):
 
     @property
     def _watches_the_mix(self) -> bool:
-        return self.options.fill is Fill.AUTO and self.options.preemption is not Preemption.NEVER
+        return self.options.fill is not Fill.FIRST_FIT and self.options.preemption is not Preemption.NEVER
 
     def fills(self, state: SchedulerState) -> bool:
         """True with ``server_filling``, and with ``auto`` while large gangs bring much of the work."""
         assert isinstance(state, FillingState)
-        return self.options.fill is Fill.SERVER_FILLING or (self._watches_the_mix and state.mix.filling)
+        return self._watches_the_mix and (self.options.fill is Fill.SERVER_FILLING or state.mix.filling)
 
     def fill(self, context: PreemptionContext, plan: Plan) -> None:
         """Choose the jobs that run as a set."""
-        fill_servers(context, plan)
+        assert isinstance(context.state, FillingState)
+        fill_servers(context, plan, context.state.mix.load(context.state.gpus))
 
     def restore(self, view: ClusterView, state: SchedulerState, dump: dict[str, Any]) -> None:
         """Take back the mix of gangs; jobs that are not in the dump are new."""
@@ -68,9 +69,9 @@ class FillingPolicy(RankedPolicy):
         arrived = [view.jobs.get(each.job) for each in changes if each.kind is ChangeKind.ARRIVED and each.job]
         if not arrived:
             return False
-        filled = state.mix.filling
+        filled = self.fills(state)
         state.mix.count(view, [job for job in arrived if job is not None])
-        return state.mix.filling != filled
+        return self.fills(state) != filled
 
     def queue_note(self, state: SchedulerState) -> str:
         """While servers are filled, the gang size matters beside the rank."""

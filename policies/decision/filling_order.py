@@ -7,7 +7,7 @@ since they fill the cluster with fewer jobs.
 import heapq
 from collections.abc import Iterator
 
-from policies.decision.server_filling import Contender, served
+from policies.decision.server_filling import Contender, Queue, served
 from policies.model.ids import JobId
 from policies.state.keys import JobKey
 from policies.state.scheduler_state import SchedulerState
@@ -37,8 +37,8 @@ def jobs_before(state: SchedulerState, job: JobId) -> int:
         while wanted_gpus < state.gpus and (contender := next(order, None)) is not None:
             prefix.append(contender)
             wanted_gpus += contender.gpus
-        waiting = len(state.waiting) - before
-        filled = [contender.key.job for contender in served(prefix, state.gpus, waiting, state.gpus)]
+        chosen, _ = served(prefix, state.gpus, Queue(len(state.waiting) - before, state.gpus, load=0.0))
+        filled = [contender.key.job for contender in chosen]
         if job in filled:
             return before + filled.index(job)
         before += len(filled)
@@ -54,7 +54,7 @@ def _equals(state: SchedulerState, first: JobKey) -> Iterator[Contender]:
         for key in keys:
             if key[:3] != first[:3]:
                 return
-            yield Contender(key, gpus, key.rank, runs=False)
+            yield Contender(key, gpus, key.rank, runs=False, waited_s=0.0, lost_s=0.0)
 
     classes = [item for item in state.waiting.classes.items() if item[0].gpus <= state.gpus]
     return heapq.merge(*[of_class(gang.gpus, entries.after(first)) for gang, entries in classes])

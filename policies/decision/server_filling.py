@@ -25,17 +25,35 @@ from policies.model.job import JobSpec
 from policies.model.resources import demand_of
 from policies.model.view import JobView
 from policies.options import Preemption
+from policies.rank import REFRESH_S_MIN
 from policies.state.keys import JobKey
 from policies.throughput import times_in_reach
 
 
+LOAD_MAX = 0.95
+"""Greater loads count as this: none is known exactly, and jobs may be withdrawn."""
+
+
 class Contender(NamedTuple):
-    """A job in the order of all jobs, and its ``rank``. In ``key`` a running job's is improved by what stopping it would cost."""
+    """A job in the order of all jobs, and its ``rank``. In ``key`` a running job's is improved by what stopping it would cost.
+
+    ``waited_s``: how long a waiting job has held no GPUs since its submission. ``lost_s``: what a stop costs a running one.
+    """
 
     key: JobKey
     gpus: int
     rank: float
     runs: bool
+    waited_s: float
+    lost_s: float
+
+
+class Queue(NamedTuple):
+    """Jobs that are ``waiting`` for a cluster of so many ``gpus``, and the work that arrives, as a share of what it can do."""
+
+    waiting: int
+    gpus: int
+    load: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +68,10 @@ class Target:
     idle_gpus: int
 
 
-def fill_servers(context: PreemptionContext, plan: Plan) -> None:
+def fill_servers(context: PreemptionContext, plan: Plan, load: float) -> None:
     """Choose the jobs that shall run, start the waiting ones, and stop the jobs that hold GPUs which these need.
+
+    ``load`` is that of :class:`Queue`.
 
     Guarded jobs have had their turn before and are left out. No other job is displaced in this decision; GPUs that stay free
     are for first fit. O((running jobs + prefix) log n).
@@ -60,7 +80,7 @@ def fill_servers(context: PreemptionContext, plan: Plan) -> None:
     if not state.waiting:
         return
     running = {job.id: job for job in _displaceable(context)}
-    target = _target(context, running, plan)
+    target = _target(context, running, plan, load)
     chosen = {contender.key.job for contender in target.contenders}
     victims = [job for job in running.values() if job.id not in chosen]
     level = state.project_level
@@ -98,7 +118,7 @@ def _displaceable(context: PreemptionContext) -> Iterator[JobView]:
             yield job
 
 
-def _target(context: PreemptionContext, running: Mapping[JobId, JobView], plan: Plan) -> Target:
+def _target(context: PreemptionContext, running: Mapping[JobId, JobView], plan: Plan, load: float) -> Target:
     """The smallest prefix of all jobs whose GPUs fill the cluster; of it, those of :func:`served`.
 
     Larger priorities, and projects of lower levels, fill what they can first. Gangs that are no powers of two may leave a
@@ -107,6 +127,7 @@ def _target(context: PreemptionContext, running: Mapping[JobId, JobView], plan: 
     left_gpus = context.state.pool.total + context.state.ledger.total_surplus()
     left_gpus += sum(job.spec.gpus for job in running.values())
     idle_gpus = left_gpus
+    queue = Queue(len(context.state.waiting), context.state.gpus, load)
     target: list[Contender] = []
     position: dict[JobId, int] = {}
     for _, equals in groupby(_in_order(context, running, plan, left_gpus), key=lambda contender: contender.key[1:3]):
@@ -120,7 +141,9 @@ def _target(context: PreemptionContext, running: Mapping[JobId, JobView], plan: 
                 idle_gpus -= contender.gpus if contender.gpus <= idle_gpus else 0
                 if wanted_gpus >= left_gpus:
                     break
-        chosen = served(prefix, left_gpus, len(context.state.waiting), context.state.gpus)
+        chosen, wait_s = served(prefix, left_gpus, queue)
+        if wait_s is not None:
+            plan.wakes_s.append(context.view.now_s + max(wait_s, REFRESH_S_MIN))
         target += chosen
         left_gpus -= sum(contender.gpus for contender in chosen)
         if left_gpus == 0:
@@ -128,12 +151,16 @@ def _target(context: PreemptionContext, running: Mapping[JobId, JobView], plan: 
     return Target(target, position, idle_gpus)
 
 
-def served(prefix: Sequence[Contender], gpus: int, waiting: int, cluster_gpus: int) -> list[Contender]:
-    """Those of the prefix that these GPUs serve while so many jobs are ``waiting``: the widest gangs first, or by rank.
+def served(prefix: Sequence[Contender], gpus: int, queue: Queue) -> tuple[list[Contender], float | None]:
+    """Those of the prefix that these GPUs serve: the widest gangs first, or by rank; and when to ask again, in seconds.
 
-    Widest first, no GPU idles, but a job of seconds may wait for a gang of hours. By rank, the gangs that come ``late`` start
-    only when the ``early`` jobs have ended, and the GPUs that idle until then delay all waiting jobs. That is chosen where it
-    costs less than the early jobs would wait. No gang that runs is stopped for it: each short job that comes would do so again.
+    Widest first, no GPU idles, but a job of seconds may wait for a gang of hours. By rank, the gangs that come ``late`` go on
+    only when the ``early`` jobs have ended, and the GPUs that idle until then, and what is lost where gangs are stopped, delay
+    all waiting jobs. That is chosen where it costs less than the early jobs would wait.
+
+    Gangs that run are stopped only once the early jobs have together waited as long as that costs: otherwise each short job
+    that comes would stop them again. So all stops together cost no more than the short jobs have waited. What is lost also
+    delays jobs that are still to come: at a load of rho by 1 / (1 - rho) times as much, the length of a busy period.
     O(prefix log prefix).
     """
     widest, _ = _that_fit(sorted(prefix, key=lambda each: (-each.gpus, each.key)), gpus)
@@ -141,11 +168,19 @@ def served(prefix: Sequence[Contender], gpus: int, waiting: int, cluster_gpus: i
     chosen, first = {each.key.job for each in widest}, {each.key.job for each in by_rank}
     early = [each for each in by_rank if each.key.job not in chosen]
     late = [each for each in widest if each.key.job not in first]
-    if not early or not late or any(each.runs for each in late):
-        return widest
-    early_s, late_s = (max(each.rank * cluster_gpus / each.gpus for each in jobs) for jobs in (early, late))
-    cost_s = len(late) * early_s + waiting * early_s * idle_gpus / cluster_gpus
-    return by_rank if cost_s < len(early) * late_s else widest
+    if not early or not late:
+        return widest, None
+    early_s, late_s = (max(each.rank * queue.gpus / each.gpus for each in jobs) for jobs in (early, late))
+    lost_gpu_s = early_s * idle_gpus + sum(each.lost_s * each.gpus for each in late)
+    cost_s = sum(early_s + each.lost_s for each in late) + queue.waiting * lost_gpu_s / queue.gpus
+    if not any(each.runs for each in late):
+        return (by_rank if cost_s < len(early) * late_s else widest), None
+    cost_s /= 1.0 - min(queue.load, LOAD_MAX)
+    waiting = [each.waited_s for each in early if not each.runs]
+    if not waiting or cost_s >= len(early) * late_s:
+        return widest, None
+    missing_s = cost_s - sum(waiting)
+    return (by_rank, None) if missing_s <= 0.0 else (widest, missing_s / len(waiting))
 
 
 def _that_fit(contenders: Iterable[Contender], gpus: int) -> tuple[list[Contender], int]:
@@ -165,19 +200,21 @@ def _in_order(
 
     Waiting jobs are fetched one by one: O(log n) each.
     """
-    state = context.state
+    state, now_s = context.state, context.view.now_s
     reserved = plan.placed.union(state.ledger.reservations)
 
     def stays(job: JobView) -> Contender:
         level, rank = state.project_level(job), context.rank(job)
         kept = context.eta * rank - context.price(job)
         key = JobKey(1, -job.priority, level, kept, job.submitted_at_s, job.id)
-        return Contender(key, job.spec.gpus, rank, runs=True)
+        return Contender(key, job.spec.gpus, rank, runs=True, waited_s=0.0, lost_s=context.seconds_lost(job))
 
     def waits(gpus: int, entries: Iterable[JobKey]) -> Iterator[Contender]:
         for key in entries:
             if key.tier and key.job not in reserved:
-                yield Contender(key, gpus, key.rank, runs=False)
+                job = context.view.jobs[key.job]
+                waited_s = now_s - job.submitted_at_s - job.attained_service_s(now_s) / gpus
+                yield Contender(key, gpus, key.rank, runs=False, waited_s=waited_s, lost_s=0.0)
 
     queues = [waits(gang.gpus, entries) for gang, entries in state.waiting.classes.items() if gang.gpus <= gpus_max]
     return heapq.merge(sorted(stays(job) for job in running.values()), *queues)

@@ -28,6 +28,7 @@ class GangMix:
     """Work that arrives in gangs of at least half the cluster, and all work, with exponential forgetting.
 
     ``filling``: whether the share of large gangs calls for filling servers.
+    ``elapsed_s`` is the time between the submissions, with the same forgetting, and ``submitted_at_s`` that of the newest.
     ``last`` is the largest job id counted, and ``recent`` has the newest ids. A job that has waited for another, was held or
     kept back by a limit arrives after jobs with larger ids, and counts then.
     """
@@ -39,6 +40,12 @@ class GangMix:
     last: int = 0
     filling: bool = False
     recent: list[int] = field(default_factory=list)
+    elapsed_s: float = 0.0
+    submitted_at_s: float | None = None
+
+    def load(self, gpus: int) -> float:
+        """The work that arrives, over what so many GPUs do meanwhile; 1 while nothing is known."""
+        return self.total / (gpus * self.elapsed_s) if self.elapsed_s > 0.0 else 1.0
 
     @property
     def share(self) -> float:
@@ -58,10 +65,13 @@ class GangMix:
             del self.recent[:-RECENT_JOBS]
             estimate = job.estimate
             seconds = expected_remaining_s(job, view.now_s) if estimate is not None and estimate.trusted else None
-            self._add(job.spec.gpus, seconds, view.cluster.gpus)
+            self._add(job.spec.gpus, seconds, view.cluster.gpus, job.submitted_at_s)
 
-    def _add(self, gpus: int, seconds: float | None, cluster_gpus: int) -> None:
+    def _add(self, gpus: int, seconds: float | None, cluster_gpus: int, submitted_at_s: float) -> None:
         kept = 1.0 - 1.0 / MEMORY_JOBS
+        before_s = submitted_at_s if self.submitted_at_s is None else self.submitted_at_s
+        self.elapsed_s = self.elapsed_s * kept + max(submitted_at_s - before_s, 0.0)
+        self.submitted_at_s = max(submitted_at_s, before_s)
         mean = self.seconds / self.arrivals if self.arrivals > 0.0 else 1.0
         work = gpus * (mean if seconds is None else seconds)
         self.large = self.large * kept + (work if 2 * gpus >= cluster_gpus and gpus > 1 else 0.0)

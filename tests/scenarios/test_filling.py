@@ -56,9 +56,30 @@ def test_a_short_job_goes_before_a_gang_where_the_gpus_that_idle_cost_less_than_
     many.until(10).starts("gang0").waits("small", Reason.RESOURCES)
 
 
-def test_no_gang_that_runs_is_stopped_for_a_short_job() -> None:
-    story = before_a_gang(gangs=1).until(30).starts("first", "small", "gang0")
-    story.job("late", gpus=1, runs_s=20, at_s=40).until(40).waits("late", Reason.RESOURCES).until(1030).starts("late")
+def a_gang(runs_s: float, restart_s: float = 0.0) -> Story:
+    """A gang that takes the whole cluster. So far, more than 0.95 of what the cluster can do has arrived."""
+    story = cluster("1x8", policy("asrpt", **FILLING), costs=ExecutorCosts(restart_s=restart_s))
+    return story.job("gang", gpus=8, runs_s=runs_s).until(0).starts("gang")
+
+
+@pytest.mark.parametrize(("restart_s", "starts_at_s"), [(0.0, 620.0), (5.0, 770.0)])
+def test_short_jobs_stop_a_gang_once_they_have_together_waited_as_long_as_that_costs(
+    restart_s: float, starts_at_s: float
+) -> None:
+    """The gang would end 20 s later, and as six of eight GPUs idle for 20 s, each of two waiting jobs 15 s; all three another
+    ``restart_s`` later. At this load the 50 or 65 s count twenty times.
+    """
+    story = a_gang(2000, restart_s).job("small1", gpus=1, runs_s=20, at_s=20).job("small2", gpus=1, runs_s=20, at_s=220)
+    story.until(starts_at_s + 20.01).finishes("small1", "small2")
+    for name in ("small1", "small2"):
+        assert story.record(name).first_started_at_s == pytest.approx(starts_at_s, abs=0.01)
+    assert story.record("gang").preemptions == 1
+    story.until(2020.01 + restart_s).finishes("gang")
+
+
+def test_a_gang_that_ends_sooner_than_its_stop_would_pay_goes_on() -> None:
+    story = a_gang(runs_s=790).job("small", gpus=1, runs_s=20, at_s=20)
+    story.until(790).finishes("gang").starts("small")
 
 
 def test_by_rank_the_small_one_goes_first_and_the_large_one_waits() -> None:
@@ -115,6 +136,17 @@ def test_the_share_of_work_in_gangs_of_half_the_cluster() -> None:
     assert mix_of((3, 10.0), (2, 40.0)).share == 0.0
     # Nobody knows the second job: it counts as long as the first.
     assert mix_of((1, 60.0), (8, None)).share == pytest.approx(8 / 9, rel=0.01)
+
+
+def test_the_load_is_the_work_that_arrives_over_what_the_cluster_does_meanwhile() -> None:
+    """40 GPU-seconds each ten seconds, for eight GPUs."""
+    world, mix = World(Cluster("c", servers("1x8")), Costs()), GangMix()
+    assert mix.load(8) == 1.0
+    for number in range(1, 1000):
+        record = arrival(number, 2, 20.0)
+        record.submitted_at_s = 10.0 * number
+        mix.count(world, [record])
+    assert mix.load(8) == pytest.approx(0.5, rel=0.01)
 
 
 def test_it_takes_a_larger_share_to_begin_than_to_go_on() -> None:
