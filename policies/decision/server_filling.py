@@ -29,7 +29,6 @@ from policies.rank import REFRESH_S_MIN
 from policies.state.keys import JobKey
 from policies.throughput import times_in_reach
 
-
 LOAD_MAX = 0.95
 """Greater loads count as this: none is known exactly, and jobs may be withdrawn."""
 
