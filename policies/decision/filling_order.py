@@ -54,7 +54,7 @@ def _equals(state: SchedulerState, first: JobKey) -> Iterator[Contender]:
         for key in keys:
             if key[:3] != first[:3]:
                 return
-            yield Contender(key, gpus, key.rank, runs=False, waited_s=0.0, lost_s=0.0)
+            yield Contender(key, gpus, key.rank, runs=False, waited_s=None, lost_s=0.0)
 
     classes = [item for item in state.waiting.classes.items() if item[0].gpus <= state.gpus]
     return heapq.merge(*[of_class(gang.gpus, entries.after(first)) for gang, entries in classes])

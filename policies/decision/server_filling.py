@@ -36,14 +36,15 @@ LOAD_MAX = 0.95
 class Contender(NamedTuple):
     """A job in the order of all jobs, and its ``rank``. In ``key`` a running job's is improved by what stopping it would cost.
 
-    ``waited_s``: how long a waiting job has held no GPUs since its submission. ``lost_s``: what a stop costs a running one.
+    ``waited_s``: how long a waiting job has held no GPUs since its submission; None if its rank is not about the work that it has
+    left. ``lost_s``: what a stop costs a running one.
     """
 
     key: JobKey
     gpus: int
     rank: float
     runs: bool
-    waited_s: float
+    waited_s: float | None
     lost_s: float
 
 
@@ -157,9 +158,10 @@ def served(prefix: Sequence[Contender], gpus: int, queue: Queue) -> tuple[list[C
     only when the ``early`` jobs have ended, and the GPUs that idle until then, and what is lost where gangs are stopped, delay
     all waiting jobs. That is chosen where it costs less than the early jobs would wait.
 
-    Gangs that run are stopped only once the early jobs have together waited as long as that costs: otherwise each short job
-    that comes would stop them again. So all stops together cost no more than the short jobs have waited. What is lost also
-    delays jobs that are still to come: at a load of rho by 1 / (1 - rho) times as much, the length of a busy period.
+    Gangs that run are stopped only for jobs with estimates, and only once these have together waited as long as that costs:
+    otherwise each short job that comes would stop them again. So all stops together cost no more than the short jobs have
+    waited. What is lost also delays jobs that are still to come: at a load of rho by 1 / (1 - rho) times as much, the length of
+    a busy period.
     O(prefix log prefix).
     """
     widest, _ = _that_fit(sorted(prefix, key=lambda each: (-each.gpus, each.key)), gpus)
@@ -175,10 +177,11 @@ def served(prefix: Sequence[Contender], gpus: int, queue: Queue) -> tuple[list[C
     if not any(each.runs for each in late):
         return (by_rank if cost_s < len(early) * late_s else widest), None
     cost_s /= 1.0 - min(queue.load, LOAD_MAX)
-    waiting = [each.waited_s for each in early if not each.runs]
-    if not waiting or cost_s >= len(early) * late_s:
+    waiting = [each for each in early if not each.runs]
+    waited_s = [each.waited_s for each in waiting if each.waited_s is not None]
+    if not waiting or len(waited_s) < len(waiting) or cost_s >= len(early) * late_s:
         return widest, None
-    missing_s = cost_s - sum(waiting)
+    missing_s = cost_s - sum(waited_s)
     return (by_rank, None) if missing_s <= 0.0 else (widest, missing_s / len(waiting))
 
 
@@ -206,13 +209,14 @@ def _in_order(
         level, rank = state.project_level(job), context.rank(job)
         kept = context.eta * rank - context.price(job)
         key = JobKey(1, -job.priority, level, kept, job.submitted_at_s, job.id)
-        return Contender(key, job.spec.gpus, rank, runs=True, waited_s=0.0, lost_s=context.seconds_lost(job))
+        return Contender(key, job.spec.gpus, rank, runs=True, waited_s=None, lost_s=context.seconds_lost(job))
 
     def waits(gpus: int, entries: Iterable[JobKey]) -> Iterator[Contender]:
         for key in entries:
             if key.tier and key.job not in reserved:
                 job = context.view.jobs[key.job]
-                waited_s = now_s - job.submitted_at_s - job.attained_service_s(now_s) / gpus
+                known = job.estimate is not None and job.estimate.trusted
+                waited_s = now_s - job.submitted_at_s - job.attained_service_s(now_s) / gpus if known else None
                 yield Contender(key, gpus, key.rank, runs=False, waited_s=waited_s, lost_s=0.0)
 
     queues = [waits(gang.gpus, entries) for gang, entries in state.waiting.classes.items() if gang.gpus <= gpus_max]

@@ -82,6 +82,13 @@ def test_a_gang_that_ends_sooner_than_its_stop_would_pay_goes_on() -> None:
     story.until(790).finishes("gang").starts("small")
 
 
+def test_no_gang_is_stopped_for_a_job_that_nobody_knows() -> None:
+    """Its rank, what it has had so far, says nothing of how long it will run."""
+    story = a_gang(runs_s=2000)
+    story.job("unknown", gpus=1, runs_s=20, at_s=20, predicted=None)
+    story.until(2000).finishes("gang").starts("unknown")
+
+
 def test_by_rank_the_small_one_goes_first_and_the_large_one_waits() -> None:
     story = cluster("1x8", policy("asrpt", preemption="always", fill="first_fit", guard_share=0))
     story.job("one", gpus=1, runs_s=10).job("eight", gpus=8, runs_s=5)
