@@ -5,6 +5,7 @@ since they fill the cluster with fewer jobs.
 """
 
 import heapq
+import math
 from collections.abc import Iterator
 
 from policies.decision.server_filling import Contender, Queue, served
@@ -37,7 +38,7 @@ def jobs_before(state: SchedulerState, job: JobId) -> int:
         while wanted_gpus < state.gpus and (contender := next(order, None)) is not None:
             prefix.append(contender)
             wanted_gpus += contender.gpus
-        chosen, _ = served(prefix, state.gpus, Queue(len(state.waiting) - before, state.gpus, load=0.0))
+        chosen, _ = served(prefix, state.gpus, Queue(len(state.waiting) - before, state.gpus))
         filled = [contender.key.job for contender in chosen]
         if job in filled:
             return before + filled.index(job)
@@ -54,7 +55,7 @@ def _equals(state: SchedulerState, first: JobKey) -> Iterator[Contender]:
         for key in keys:
             if key[:3] != first[:3]:
                 return
-            yield Contender(key, gpus, key.rank, runs=False, waited_s=None, lost_s=0.0)
+            yield Contender(key, gpus, key.rank, runs=False, price=0.0, since_s=math.inf)
 
     classes = [item for item in state.waiting.classes.items() if item[0].gpus <= state.gpus]
     return heapq.merge(*[of_class(gang.gpus, entries.after(first)) for gang, entries in classes])

@@ -9,6 +9,7 @@ the cluster could carry. Prices, guard, priorities and the treatment of other ga
 """
 
 import heapq
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -36,24 +37,28 @@ LOAD_MAX = 0.95
 class Contender(NamedTuple):
     """A job in the order of all jobs, and its ``rank``. In ``key`` a running job's is improved by what stopping it would cost.
 
-    ``waited_s``: how long a waiting job has held no GPUs since its submission; None if its rank is not about the work that it has
-    left. ``lost_s``: what a stop costs a running one.
+    ``price``: of stopping a running one, in the unit of ranks. ``since_s``: when a running job started; when a waiting one was
+    submitted, later by the time that it has run, and infinity if its rank is not about the work that it has left.
     """
 
     key: JobKey
     gpus: int
     rank: float
     runs: bool
-    waited_s: float | None
-    lost_s: float
+    price: float
+    since_s: float
 
 
 class Queue(NamedTuple):
-    """Jobs that are ``waiting`` for a cluster of so many ``gpus``, and the work that arrives, as a share of what it can do."""
+    """Jobs that are ``waiting`` for a cluster of so many ``gpus``, and the work that arrives, as a share of what it can do.
+
+    ``load`` and ``now_s`` matter only where some jobs run.
+    """
 
     waiting: int
     gpus: int
-    load: float
+    load: float = 1.0
+    now_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +132,7 @@ def _target(context: PreemptionContext, running: Mapping[JobId, JobView], plan: 
     left_gpus = context.state.pool.total + context.state.ledger.total_surplus()
     left_gpus += sum(job.spec.gpus for job in running.values())
     idle_gpus = left_gpus
-    queue = Queue(len(context.state.waiting), context.state.gpus, load)
+    queue = Queue(len(context.state.waiting), context.state.gpus, load, context.view.now_s)
     target: list[Contender] = []
     position: dict[JobId, int] = {}
     for _, equals in groupby(_in_order(context, running, plan, left_gpus), key=lambda contender: contender.key[1:3]):
@@ -158,8 +163,8 @@ def served(prefix: Sequence[Contender], gpus: int, queue: Queue) -> tuple[list[C
     only when the ``early`` jobs have ended, and the GPUs that idle until then, and what is lost where gangs are stopped, delay
     all waiting jobs. That is chosen where it costs less than the early jobs would wait.
 
-    Gangs that run are stopped only for jobs with estimates, and only once these have together waited as long as that costs:
-    otherwise each short job that comes would stop them again. So all stops together cost no more than the short jobs have
+    Gangs that run are stopped only for jobs with estimates, and only once these have together waited for them as long as that
+    costs: otherwise each short job that comes would stop them again. So all stops together cost no more than the short jobs have
     waited. What is lost also delays jobs that are still to come: at a load of rho by 1 / (1 - rho) times as much, the length of
     a busy period.
     O(prefix log prefix).
@@ -172,17 +177,19 @@ def served(prefix: Sequence[Contender], gpus: int, queue: Queue) -> tuple[list[C
     if not early or not late:
         return widest, None
     early_s, late_s = (max(each.rank * queue.gpus / each.gpus for each in jobs) for jobs in (early, late))
-    lost_gpu_s = early_s * idle_gpus + sum(each.lost_s * each.gpus for each in late)
-    cost_s = sum(early_s + each.lost_s for each in late) + queue.waiting * lost_gpu_s / queue.gpus
-    if not any(each.runs for each in late):
+    cost_s = sum(early_s + each.price * queue.gpus / each.gpus for each in late)
+    cost_s += queue.waiting * (early_s * idle_gpus / queue.gpus + sum(each.price for each in late))
+    running = [each for each in late if each.runs]
+    if not running:
         return (by_rank if cost_s < len(early) * late_s else widest), None
     cost_s /= 1.0 - min(queue.load, LOAD_MAX)
-    waiting = [each for each in early if not each.runs]
-    waited_s = [each.waited_s for each in waiting if each.waited_s is not None]
-    if not waiting or len(waited_s) < len(waiting) or cost_s >= len(early) * late_s:
+    # A job may have waited for others before, or for what is no GPU.
+    begun_s = max(each.since_s for each in running)
+    since_s = [max(each.since_s, begun_s) for each in early if not each.runs]
+    if not since_s or math.inf in since_s or cost_s >= len(early) * late_s:
         return widest, None
-    missing_s = cost_s - sum(waited_s)
-    return (by_rank, None) if missing_s <= 0.0 else (widest, missing_s / len(waiting))
+    missing_s = cost_s - sum(queue.now_s - each for each in since_s)
+    return (by_rank, None) if missing_s <= 0.0 else (widest, missing_s / len(since_s))
 
 
 def _that_fit(contenders: Iterable[Contender], gpus: int) -> tuple[list[Contender], int]:
@@ -206,18 +213,18 @@ def _in_order(
     reserved = plan.placed.union(state.ledger.reservations)
 
     def stays(job: JobView) -> Contender:
-        level, rank = state.project_level(job), context.rank(job)
-        kept = context.eta * rank - context.price(job)
-        key = JobKey(1, -job.priority, level, kept, job.submitted_at_s, job.id)
-        return Contender(key, job.spec.gpus, rank, runs=True, waited_s=None, lost_s=context.seconds_lost(job))
+        level, rank, price = state.project_level(job), context.rank(job), context.price(job)
+        key = JobKey(1, -job.priority, level, context.eta * rank - price, job.submitted_at_s, job.id)
+        started_at_s = now_s if job.attempt_started_at_s is None else job.attempt_started_at_s
+        return Contender(key, job.spec.gpus, rank, runs=True, price=price, since_s=started_at_s)
 
     def waits(gpus: int, entries: Iterable[JobKey]) -> Iterator[Contender]:
         for key in entries:
             if key.tier and key.job not in reserved:
                 job = context.view.jobs[key.job]
                 known = job.estimate is not None and job.estimate.trusted
-                waited_s = now_s - job.submitted_at_s - job.attained_service_s(now_s) / gpus if known else None
-                yield Contender(key, gpus, key.rank, runs=False, waited_s=waited_s, lost_s=0.0)
+                since_s = job.submitted_at_s + job.attained_service_s(now_s) / gpus if known else math.inf
+                yield Contender(key, gpus, key.rank, runs=False, price=0.0, since_s=since_s)
 
     queues = [waits(gang.gpus, entries) for gang, entries in state.waiting.classes.items() if gang.gpus <= gpus_max]
     return heapq.merge(sorted(stays(job) for job in running.values()), *queues)

@@ -82,6 +82,17 @@ def test_a_gang_that_ends_sooner_than_its_stop_would_pay_goes_on() -> None:
     story.until(790).finishes("gang").starts("small")
 
 
+def test_only_the_wait_for_the_gang_since_it_started_counts() -> None:
+    """Released one by one, old jobs do not stop it again and again: 37.5 s count twenty times."""
+    story = a_gang(runs_s=4000)
+    for name in ("small1", "small2"):
+        story.job(name, gpus=1, runs_s=20, at_s=20, hold=True)
+    story.until(1000).release("small1").until(1000).preempts("gang").starts("small1")
+    story.until(1020).finishes("small1").starts("gang")
+    story.until(1100).release("small2").until(1100).until(1790.01).finishes("small2")
+    assert story.record("small2").first_started_at_s == pytest.approx(1770.0, abs=0.01)
+
+
 def test_no_gang_is_stopped_for_a_job_that_nobody_knows() -> None:
     """Its rank, what it has had so far, says nothing of how long it will run."""
     story = a_gang(runs_s=2000)
