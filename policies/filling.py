@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+from policies.decision.filling_order import jobs_before
 from policies.decision.plan import Plan
 from policies.decision.preemption import PreemptionContext
 from policies.decision.server_filling import fill_servers
 from policies.model.decision import Change, ChangeKind
+from policies.model.ids import JobId
 from policies.model.view import ClusterView
 from policies.options import Fill, OptionError, Options, Preemption
 from policies.ranked import RankedPolicy
@@ -53,6 +55,13 @@ class FillingPolicy(RankedPolicy):
         """Choose the jobs that run as a set."""
         assert isinstance(context.state, FillingState)
         fill_servers(context, plan, context.state.mix.load(context.state.gpus))
+
+    def jobs_ahead(self, state: SchedulerState, job: JobId) -> int:
+        """While servers are filled, wide gangs may go before jobs of better ranks."""
+        if not self.fills(state):
+            return RankedPolicy.jobs_ahead(self, state, job)
+        assert isinstance(state, FillingState)
+        return jobs_before(state, job, state.mix.load(state.gpus))
 
     def restore(self, view: ClusterView, state: SchedulerState, dump: dict[str, Any]) -> None:
         """Take back the mix of gangs; jobs that are not in the dump are new."""

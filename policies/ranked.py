@@ -127,6 +127,10 @@ class RankedPolicy(Scanner):
     def fill(self, context: PreemptionContext, plan: Plan) -> None:
         """Place a set of jobs at once, before the others are tried one by one. Called only while :meth:`fills`."""
 
+    def jobs_ahead(self, state: SchedulerState, job: JobId) -> int:
+        """Waiting jobs that get GPUs before this one, which waits as well: those with better keys."""
+        return state.waiting.jobs_ahead(job)
+
     def try_job(self, context: PreemptionContext, plan: Plan, job: JobView, key: JobKey) -> tuple[Outcome, Reason]:
         """Start one job, preempt for it, or find out why neither is possible."""
         return try_job(self, context, plan, job, key)

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 from policies.choose import kept_out, servers_wanted
-from policies.decision.filling_order import jobs_before
 from policies.decision.foresight import foresee
 from policies.decision.future_pool import FuturePool
 from policies.decision.preemption import PreemptionContext
@@ -83,7 +82,7 @@ def _jobs_ahead(policy: Scanner, state: SchedulerState, job: JobId) -> int | Non
     """Waiting jobs that get GPUs before it; None for a job that does not wait for GPUs."""
     if job not in state.waiting:
         return None
-    return jobs_before(state, job) if policy.fills(state) else state.waiting.jobs_ahead(job)
+    return policy.jobs_ahead(state, job)
 
 
 def _passed_over(state: SchedulerState, job: JobId, reason: Reason, ahead: int | None) -> str:

@@ -17,8 +17,10 @@ FILLINGS_MAX = 64
 """How many times the cluster is filled to find one job."""
 
 
-def jobs_before(state: SchedulerState, job: JobId) -> int:
+def jobs_before(state: SchedulerState, job: JobId, load: float) -> int:
     """Waiting jobs that get GPUs before this one, if whole clusters of jobs are served in turn and none arrives.
+
+    ``load``: the work that arrives, as a share of what the cluster can do.
 
     All guarded jobs, and all of larger priorities, count as before it. If ``FILLINGS_MAX`` clusters do not reach it, the jobs
     of better ranks count, or those that these clusters serve if they are more. What first fit would start on GPUs that a
@@ -38,7 +40,7 @@ def jobs_before(state: SchedulerState, job: JobId) -> int:
         while wanted_gpus < state.gpus and (contender := next(order, None)) is not None:
             prefix.append(contender)
             wanted_gpus += contender.gpus
-        chosen, _ = served(prefix, state.gpus, Queue(len(state.waiting) - before, state.gpus))
+        chosen, _ = served(prefix, state.gpus, Queue(len(state.waiting) - before, state.gpus, load, 0.0))
         filled = [contender.key.job for contender in chosen]
         if job in filled:
             return before + filled.index(job)

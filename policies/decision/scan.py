@@ -37,6 +37,10 @@ class Scanner(Decider):
         """Whether :meth:`fill` is called."""
 
     @abstractmethod
+    def jobs_ahead(self, state: SchedulerState, job: JobId) -> int:
+        """Waiting jobs that get GPUs before this one, which waits as well."""
+
+    @abstractmethod
     def fill(self, context: PreemptionContext, plan: Plan) -> None:
         """Place a set of jobs at once, before the others are tried one by one."""
 

@@ -30,7 +30,7 @@ from policies.rank import REFRESH_S_MIN
 from policies.state.keys import JobKey
 from policies.throughput import times_in_reach
 
-LOAD_MAX = 0.95
+LOAD_MAX = 0.8
 """Greater loads count as this: none is known exactly, and jobs may be withdrawn."""
 
 
@@ -52,13 +52,13 @@ class Contender(NamedTuple):
 class Queue(NamedTuple):
     """Jobs that are ``waiting`` for a cluster of so many ``gpus``, and the work that arrives, as a share of what it can do.
 
-    ``load`` and ``now_s`` matter only where some jobs run.
+    ``now_s`` matters only where some jobs run.
     """
 
     waiting: int
     gpus: int
-    load: float = 1.0
-    now_s: float = 0.0
+    load: float
+    now_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,39 +157,60 @@ def _target(context: PreemptionContext, running: Mapping[JobId, JobView], plan: 
 
 
 def served(prefix: Sequence[Contender], gpus: int, queue: Queue) -> tuple[list[Contender], float | None]:
-    """Those of the prefix that these GPUs serve: the widest gangs first, or by rank; and when to ask again, in seconds.
+    """Those of the prefix that these GPUs serve, the widest first; and when to ask again, in seconds.
 
-    Widest first, no GPU idles, but a job of seconds may wait for a gang of hours. By rank, the gangs that come ``late`` go on
-    only when the ``early`` jobs have ended, and the GPUs that idle until then, and what is lost where gangs are stopped, delay
-    all waiting jobs. That is chosen where it costs less than the early jobs would wait.
+    If the widest gangs have the choice, no GPU idles, but a job of seconds may wait for a gang of hours. So jobs that would wait
+    may have it before them: the first by rank, the first two, four and so on. Taken is what saves most time (:func:`_saving_s`).
+    O(prefix log prefix).
+    """
+    by_width = sorted(prefix, key=lambda each: (-each.gpus, each.key))
+    widest, _ = _that_fit(by_width, gpus)
+    chosen = {each.key.job for each in widest}
+    by_rank, _ = _that_fit(prefix, gpus)
+    passed = [each for each in by_rank if each.key.job not in chosen]
+    best, most_s, ask_s, number = widest, 0.0, None, 1
+    while number < 2 * len(passed):
+        early = passed[:number]
+        first = {each.key.job for each in early}
+        others = (each for each in by_width if each.key.job not in first)
+        rest, idle_gpus = _that_fit(others, gpus - sum(each.gpus for each in early))
+        taken = first.union(each.key.job for each in rest)
+        late = [each for each in widest if each.key.job not in taken]
+        saved_s, pays_in_s = _saving_s(early, late, idle_gpus, queue)
+        if saved_s > most_s and pays_in_s <= 0.0:
+            best, most_s = [each for each in by_width if each.key.job in taken], saved_s
+        elif saved_s > 0.0 and pays_in_s > 0.0:
+            ask_s = pays_in_s if ask_s is None else min(ask_s, pays_in_s)
+        number *= 2
+    return best, ask_s
+
+
+def _saving_s(
+    early: Sequence[Contender], late: Sequence[Contender], idle_gpus: int, queue: Queue
+) -> tuple[float, float]:
+    """What it saves that the ``early`` jobs are served before the ``late`` ones, and in how many seconds that pays.
+
+    The early jobs would wait as long as the late ones have left. These go on only when the early ones have ended, and the GPUs
+    that idle until then, and what is lost where gangs are stopped, delay all waiting jobs. They also delay jobs that are still to
+    come: at a load of rho all this counts 1 / (1 - rho) times, the length of a busy period.
 
     Gangs that run are stopped only for jobs with estimates, and only once these have together waited for them as long as that
     costs: otherwise each short job that comes would stop them again. So all stops together cost no more than the short jobs have
-    waited. What is lost also delays jobs that are still to come: at a load of rho by 1 / (1 - rho) times as much, the length of
-    a busy period.
-    O(prefix log prefix).
+    waited. O(jobs).
     """
-    widest, _ = _that_fit(sorted(prefix, key=lambda each: (-each.gpus, each.key)), gpus)
-    by_rank, idle_gpus = _that_fit(prefix, gpus)
-    chosen, first = {each.key.job for each in widest}, {each.key.job for each in by_rank}
-    early = [each for each in by_rank if each.key.job not in chosen]
-    late = [each for each in widest if each.key.job not in first]
-    if not early or not late:
-        return widest, None
     early_s, late_s = (max(each.rank * queue.gpus / each.gpus for each in jobs) for jobs in (early, late))
     cost_s = sum(early_s + each.price * queue.gpus / each.gpus for each in late)
     cost_s += queue.waiting * (early_s * idle_gpus / queue.gpus + sum(each.price for each in late))
-    running = [each for each in late if each.runs]
-    if not running:
-        return (by_rank if cost_s < len(early) * late_s else widest), None
     cost_s /= 1.0 - min(queue.load, LOAD_MAX)
+    saved_s = len(early) * late_s - cost_s
+    begun_s = max((each.since_s for each in late if each.runs), default=None)
+    if begun_s is None:
+        return saved_s, 0.0
     # A job may have waited for others before, or for what is no GPU.
-    begun_s = max(each.since_s for each in running)
     since_s = [max(each.since_s, begun_s) for each in early if not each.runs]
-    if not since_s or math.inf in since_s or cost_s >= len(early) * late_s:
-        return widest, None
-    missing_s = cost_s - sum(queue.now_s - each for each in since_s)
-    return (by_rank, None) if missing_s <= 0.0 else (widest, missing_s / len(since_s))
+    if not since_s or math.inf in since_s:
+        return 0.0, 0.0
+    return saved_s, (cost_s - sum(queue.now_s - each for each in since_s)) / len(since_s)
 
 
 def _that_fit(contenders: Iterable[Contender], gpus: int) -> tuple[list[Contender], int]:

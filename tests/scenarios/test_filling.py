@@ -1,5 +1,6 @@
 """Filling servers: the shortest prefix that fills the cluster, largest gangs first; who watches; what the guard still does."""
 
+import math
 import random
 from functools import cache
 from statistics import fmean
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.decision.server_filling import Contender, Queue, served
 from policies.lifecycle import JobState
 from policies.model.cluster import Cluster, Server
 from policies.model.estimate import Estimate, Unit
@@ -17,6 +19,7 @@ from policies.model.reasons import Reason
 from policies.options import OptionError
 from policies.registry import make_policy
 from policies.state.gang_mix import GangMix
+from policies.state.keys import JobKey
 from service.engine.cycle import EngineSettings
 from service.engine.record import JobRecord
 from service.engine.world import Costs, World
@@ -46,30 +49,32 @@ def before_a_gang(gangs: int) -> Story:
 
 
 def test_a_short_job_goes_before_a_gang_where_the_gpus_that_idle_cost_less_than_its_wait() -> None:
-    """Seven of eight GPUs idle for 20 s: each waiting job ends 17.5 s later, and the gang 20 s. The job would wait 1,000 s."""
-    few = before_a_gang(gangs=50).until(1).starts("first")
+    """Seven of eight GPUs idle for 20 s: each waiting job ends 17.5 s later, and the gang 20 s. At this load that counts five
+    times. The job would wait 1,000 s.
+    """
+    few = before_a_gang(gangs=9).until(1).starts("first")
     assert few.engine.explain(few.ids["small"]).jobs_ahead == 0
     few.until(10).starts("small").waits("gang0", Reason.RESOURCES).until(30).starts("gang0")
-    # 20 + 17.5 x 56 = 1,000 s for one gang; less when it has started.
-    many = before_a_gang(gangs=55).until(1).starts("first")
+    # 5 x (20 + 17.5 x 11) = 1,062.5 s.
+    many = before_a_gang(gangs=10).until(1).starts("first")
     assert many.engine.explain(many.ids["small"]).jobs_ahead == 1
     many.until(10).starts("gang0").waits("small", Reason.RESOURCES)
 
 
 def a_gang(runs_s: float, restart_s: float = 0.0) -> Story:
-    """A gang that takes the whole cluster. So far, more than 0.95 of what the cluster can do has arrived."""
+    """A gang that takes the whole cluster. So far, more than 0.8 of what the cluster can do has arrived."""
     story = cluster("1x8", policy("asrpt", **FILLING), costs=ExecutorCosts(restart_s=restart_s))
     return story.job("gang", gpus=8, runs_s=runs_s).until(0).starts("gang")
 
 
-@pytest.mark.parametrize(("restart_s", "starts_at_s"), [(0.0, 620.0), (5.0, 770.0)])
+@pytest.mark.parametrize(("restart_s", "starts_at_s"), [(0.0, 155.0), (5.0, 192.5)])
 def test_short_jobs_stop_a_gang_once_they_have_together_waited_as_long_as_that_costs(
     restart_s: float, starts_at_s: float
 ) -> None:
     """The gang would end 20 s later, and as six of eight GPUs idle for 20 s, each of two waiting jobs 15 s; all three another
-    ``restart_s`` later. At this load the 50 or 65 s count twenty times.
+    ``restart_s`` later. At this load the 50 or 65 s count five times.
     """
-    story = a_gang(2000, restart_s).job("small1", gpus=1, runs_s=20, at_s=20).job("small2", gpus=1, runs_s=20, at_s=220)
+    story = a_gang(2000, restart_s).job("small1", gpus=1, runs_s=20, at_s=20).job("small2", gpus=1, runs_s=20, at_s=40)
     story.until(starts_at_s + 20.01).finishes("small1", "small2")
     for name in ("small1", "small2"):
         assert story.record(name).first_started_at_s == pytest.approx(starts_at_s, abs=0.01)
@@ -78,19 +83,50 @@ def test_short_jobs_stop_a_gang_once_they_have_together_waited_as_long_as_that_c
 
 
 def test_a_gang_that_ends_sooner_than_its_stop_would_pay_goes_on() -> None:
-    story = a_gang(runs_s=790).job("small", gpus=1, runs_s=20, at_s=20)
-    story.until(790).finishes("gang").starts("small")
+    """It would pay after 5 x 37.5 s, when the gang has 182.5 s left."""
+    story = a_gang(runs_s=390).job("small", gpus=1, runs_s=20, at_s=20)
+    story.until(390).finishes("gang").starts("small")
 
 
 def test_only_the_wait_for_the_gang_since_it_started_counts() -> None:
-    """Released one by one, old jobs do not stop it again and again: 37.5 s count twenty times."""
+    """Released one by one, old jobs do not stop it again and again: 37.5 s count five times."""
     story = a_gang(runs_s=4000)
     for name in ("small1", "small2"):
         story.job(name, gpus=1, runs_s=20, at_s=20, hold=True)
     story.until(1000).release("small1").until(1000).preempts("gang").starts("small1")
     story.until(1020).finishes("small1").starts("gang")
-    story.until(1100).release("small2").until(1100).until(1790.01).finishes("small2")
-    assert story.record("small2").first_started_at_s == pytest.approx(1770.0, abs=0.01)
+    story.until(1100).release("small2").until(1100).until(1227.51).finishes("small2")
+    assert story.record("small2").first_started_at_s == pytest.approx(1207.5, abs=0.01)
+
+
+def test_a_short_job_takes_the_place_of_the_gang_whose_stop_leaves_fewer_gpus_idle() -> None:
+    """Not that of the wider one, which stands behind it: 5 x (20 + 20 x 3 / 12) = 125 s."""
+    story = cluster("3x4", policy("asrpt", **FILLING), costs=ExecutorCosts(restart_s=0.0))
+    story.job("wide", gpus=8, runs_s=10_000).job("narrow", gpus=4, runs_s=5_000).until(0).starts("wide", "narrow")
+    story.job("small", gpus=1, runs_s=20, at_s=20).until(165.01).finishes("small")
+    assert story.record("small").first_started_at_s == pytest.approx(145.0, abs=0.01)
+    assert [story.record(name).preemptions for name in ("wide", "narrow")] == [0, 1]
+
+
+def test_a_short_job_goes_before_a_gang_where_the_next_by_rank_would_not_pay() -> None:
+    story = cluster("1x8", policy("asrpt", **FILLING), costs=ExecutorCosts(restart_s=0.0))
+    story.job("first", gpus=8, runs_s=10).until(0).starts("first")
+    story.job("small", gpus=1, runs_s=20, at_s=1).job("long", gpus=1, runs_s=5_000, at_s=1)
+    for name in ("gang", "gang2", "gang3"):
+        story.job(name, gpus=8, runs_s=10_000, at_s=1)
+    story.until(10).starts("small", "long").until(30).finishes("small").preempts("long").starts("gang")
+
+
+@pytest.mark.parametrize(("waiting", "first"), [(100, ["a", "b"]), (150, ["wide1", "a"]), (170, ["wide1", "wide2"])])
+def test_so_many_jobs_go_before_gangs_as_save_most(waiting: int, first: list[str]) -> None:
+    """By ``a`` each waiting job ends 10 x 1/8 s later, by both 11 x 2/8 s; each saves 1,000 s, and each gang waits for them."""
+    wanted = {"a": (3, 10.0), "b": (3, 11.0), "wide1": (4, 1000.0), "wide2": (4, 1000.0)}
+    prefix = [
+        Contender(JobKey(1, 0, 0, gpus * runs_s / 8, 0.0, JobId(number)), gpus, gpus * runs_s / 8, False, 0.0, math.inf)
+        for number, (gpus, runs_s) in enumerate(wanted.values())
+    ]
+    chosen, _ = served(prefix, 8, Queue(waiting, 8, load=0.8, now_s=0.0))
+    assert [list(wanted)[each.key.job] for each in chosen] == first
 
 
 def test_no_gang_is_stopped_for_a_job_that_nobody_knows() -> None:
@@ -170,13 +206,14 @@ def test_the_load_is_the_work_that_arrives_over_what_the_cluster_does_meanwhile(
 def test_it_takes_a_larger_share_to_begin_than_to_go_on() -> None:
     world, mix, number = World(Cluster("c", servers("1x8")), Costs()), GangMix(), 0
     seen: list[tuple[bool, float]] = []
-    for large_in_ten in (2, 4, 2, 0):
+    for large_in_forty in (3, 6, 3, 0):
         for step in range(1000):
             number += 1
-            gpus = 8 if step % 10 >= 10 - large_in_ten else 1
+            gpus = 8 if step % 40 >= 40 - large_in_forty else 1
             mix.count(world, [arrival(number, gpus, 80.0 / gpus)])
-        seen.append((mix.filling, round(mix.share, 1)))
-    assert seen == [(False, 0.2), (True, 0.4), (True, 0.2), (False, 0.0)]
+        seen.append((mix.filling, mix.share))
+    assert [filling for filling, _ in seen] == [False, True, True, False]
+    assert [share for _, share in seen] == pytest.approx([0.075, 0.15, 0.075, 0.0], abs=0.03)
 
 
 def test_a_job_counts_once_and_the_dump_keeps_the_count() -> None:
