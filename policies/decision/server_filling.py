@@ -10,6 +10,7 @@ the cluster could carry. Prices, guard, priorities and the treatment of other ga
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -65,7 +66,8 @@ class Queue(NamedTuple):
 class Target:
     """The jobs that shall run, in the order in which they get their GPUs.
 
-    ``position`` is their order among all jobs; ``idle_gpus`` would idle if they were served by first fit in that order.
+    ``position`` is the order of the jobs that were considered; ``idle_gpus`` would idle if these were served by first fit in that
+    order, and then the other waiting jobs.
     """
 
     contenders: Sequence[Contender]
@@ -133,6 +135,9 @@ def _target(context: PreemptionContext, running: Mapping[JobId, JobView], plan: 
     left_gpus += sum(job.spec.gpus for job in running.values())
     idle_gpus = left_gpus
     queue = Queue(len(context.state.waiting), context.state.gpus, load, context.view.now_s)
+    behind: Counter[int] = Counter()
+    for gang, entries in context.state.waiting.classes.items():
+        behind[gang.gpus] += len(entries)
     target: list[Contender] = []
     position: dict[JobId, int] = {}
     for _, equals in groupby(_in_order(context, running, plan, left_gpus), key=lambda contender: contender.key[1:3]):
@@ -143,6 +148,7 @@ def _target(context: PreemptionContext, running: Mapping[JobId, JobView], plan: 
                 position[contender.key.job] = len(position)
                 prefix.append(contender)
                 wanted_gpus += contender.gpus
+                behind[contender.gpus] -= not contender.runs
                 idle_gpus -= contender.gpus if contender.gpus <= idle_gpus else 0
                 if wanted_gpus >= left_gpus:
                     break
@@ -153,6 +159,8 @@ def _target(context: PreemptionContext, running: Mapping[JobId, JobView], plan: 
         left_gpus -= sum(contender.gpus for contender in chosen)
         if left_gpus == 0:
             break
+    for gpus in sorted(behind, reverse=True):
+        idle_gpus -= gpus * min(behind[gpus], idle_gpus // gpus)
     return Target(target, position, idle_gpus)
 
 
@@ -283,26 +291,26 @@ def _find(
 
 
 def _pays(context: PreemptionContext, contender: Contender, stopped: Sequence[JobView], target: Target) -> bool:
-    """Whether to stop these jobs. The order of all jobs includes the price, but does not cover victims that come earlier.
+    """Whether to stop these jobs: by the rule of any preemption, or to fill the cluster.
 
-    Those are stopped only to fill the cluster. If they went on, the GPUs that the others leave would idle until the last of
-    them has ended, and every waiting job would end that much later; if they are stopped, each waits for as long as the gang
-    runs. None that has just started is stopped: otherwise two sets of jobs that fill the cluster equally could take turns at
-    one instant.
+    Jobs that come earlier in the order are stopped only to fill it. If they went on, the contender would wait until the last of
+    them has ended, and the GPUs that idle meanwhile would delay every waiting job; if they are stopped, each waits for as long as
+    the contender runs, and what their restarts cost delays every waiting job as well. None that has just started is stopped:
+    otherwise two sets of jobs that fill the cluster equally could take turns at one instant.
     """
+    if not stopped or context.pays(contender.key, stopped):
+        return True
     position = target.position[contender.key.job]
     earlier = [victim for victim in stopped if target.position.get(victim.id, position) < position]
-    if not earlier:
-        return True
-    if any(victim.attempt_started_at_s == context.view.now_s for victim in earlier):
+    if not earlier or any(victim.attempt_started_at_s == context.view.now_s for victim in earlier):
         return False
-    cost_s = len(earlier) * _left_s(context, context.view.jobs[contender.key.job])
-    cost_s += sum(context.price(victim) for victim in stopped)
-    left_s = max(_left_s(context, victim) for victim in earlier)
-    idle_s = left_s * target.idle_gpus / context.state.gpus
     if context.policy.options.preemption is Preemption.ALWAYS:
         return True
-    return left_s + len(context.state.waiting) * idle_s > cost_s
+    waiting, gpus = len(context.state.waiting), context.state.gpus
+    left_s = max(_left_s(context, victim) for victim in stopped)
+    cost_s = len(stopped) * _left_s(context, context.view.jobs[contender.key.job])
+    cost_s += sum(context.seconds_lost(victim) + waiting * context.price(victim) for victim in stopped)
+    return left_s + waiting * left_s * target.idle_gpus / gpus > cost_s
 
 
 def _left_s(context: PreemptionContext, job: JobView) -> float:

@@ -13,10 +13,10 @@ MEMORY_JOBS = 128
 RECENT_JOBS = 4 * MEMORY_JOBS
 """The newest counted jobs that are known by id. One that arrives again after them counts again: little is left of it."""
 
-FILL_FROM = 0.10
+FILL_FROM = 0.25
 """Servers are filled once gangs of at least half the cluster bring at least this share of the work ..."""
 
-FILL_UNTIL = 0.05
+FILL_UNTIL = 0.10
 """... and until they bring less than this."""
 
 ARRIVALS_MIN = 8
