@@ -307,7 +307,7 @@ def _pays(context: PreemptionContext, contender: Contender, stopped: Sequence[Jo
     if context.policy.options.preemption is Preemption.ALWAYS:
         return True
     waiting, gpus = len(context.state.waiting), context.state.gpus
-    left_s = max(_left_s(context, victim) for victim in stopped)
+    left_s = max(_left_s(context, victim) for victim in earlier)
     cost_s = len(stopped) * _left_s(context, context.view.jobs[contender.key.job])
     cost_s += sum(context.seconds_lost(victim) + waiting * context.price(victim) for victim in stopped)
     return left_s + waiting * left_s * target.idle_gpus / gpus > cost_s
