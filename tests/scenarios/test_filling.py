@@ -153,6 +153,34 @@ def test_who_stands_better_is_stopped_only_if_those_who_wait_gain_more_than_it_l
     story.until(2).preempts("runner").starts("gang")
 
 
+@pytest.mark.parametrize(("restart_s", "stopped"), [(3.0, ["runner"]), (6.0, [])])
+def test_a_restart_counts_where_a_job_is_stopped_to_fill_the_cluster(restart_s: float, stopped: list[str]) -> None:
+    """10 + 3 x 7/8 x 10 = 36.25 s are gained; 30 + 3 + 3 x 3/8 = 34.1 s are lost, or 30 + 6 + 3 x 6/8 = 38.25 s."""
+    story = cluster("1x8", policy("asrpt", **FILLING), costs=ExecutorCosts(restart_s=restart_s))
+    story.job("runner", gpus=1, runs_s=12).until(0).starts("runner").job("gang", gpus=8, runs_s=30, at_s=2)
+    for number in (2, 3):
+        story.job(f"gang{number}", gpus=8, runs_s=100, at_s=2)
+    story.until(2).preempts(*stopped)
+
+
+def test_gpus_that_other_waiting_jobs_would_take_do_not_idle() -> None:
+    """Without these jobs the gang would stop the runner: 10 + 8 x 7/8 x 10 > 30."""
+    story = cluster("1x8", policy("asrpt", **FILLING))
+    narrow = [f"narrow{number}" for number in range(7)]
+    story.job("runner", gpus=1, runs_s=12).until(0).starts("runner").job("gang", gpus=8, runs_s=30, at_s=2)
+    for name in narrow:
+        story.job(name, gpus=1, runs_s=1_000, at_s=2)
+    story.until(2).starts(*narrow).preempts()
+
+
+def test_the_wait_for_a_job_that_stands_behind_does_not_count() -> None:
+    """The gang waits for the runner: 10 + 1 x 7/8 x 10 < 2 x 30. It may stop the long job as soon as that suffices."""
+    story = cluster("1x8", policy("asrpt", **FILLING))
+    story.job("runner", gpus=1, runs_s=12).job("long", gpus=1, runs_s=1_000).until(0).starts("runner", "long")
+    story.job("gang", gpus=8, runs_s=30, at_s=2).until(2).preempts()
+    story.until(12).finishes("runner").preempts("long").starts("gang")
+
+
 def test_all_restarts_that_a_gang_causes_count() -> None:
     """One of 7.5 virtual seconds would leave the gang before the narrow jobs: 90 < 0.8 x 125 - 7.5. Eight do not."""
     story = cluster("1x8", policy("asrpt", **FILLING), costs=ExecutorCosts(restart_s=60.0))
