@@ -1,17 +1,18 @@
 """Compares a policy with others on many small clusters, each with a workload of another shape, and prints where it is worst.
 
 python -m benchmarks.shapes [--cases 240] [--policy asrpt] [--against asrpt:fill=first_fit,srtf,sjf,easy,las,srsf,gittins]
-        [--predictor oracle] [--restart-s 60] [--worst 5]
+        [--predictor oracle] [--restart-s 60] [--worst 5] [--gpu-types]
 
 A case draws from its number: 4 to 128 GPUs on 1 to 16 servers, sizes of gangs, run times, the load, bursts, and whether jobs
-communicate. 600 jobs each. Printed are ratios of mean JCT and of mean slowdown: below 1, the policy is better.
+communicate. 600 jobs each. With ``--gpu-types`` there are at least two servers, of two GPU types: some jobs take either, the
+others name one that can hold them. Printed are ratios of mean JCT and of mean slowdown: below 1, the policy is better.
 """
 
 import argparse
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from benchmarks.workloads import INTRA_BYTES_S, with_models
@@ -67,13 +68,14 @@ def main() -> None:
     parser.add_argument("--predictor", default="oracle", help="as of sooner sim run")
     parser.add_argument("--restart-s", type=float, default=60.0, help="cost of a restart")
     parser.add_argument("--worst", type=int, default=5, help="cases to print where the others are furthest ahead")
+    parser.add_argument("--gpu-types", action="store_true", help="clusters of two GPU types")
     arguments = parser.parse_args()
     options = SimulationOptions(restart_s=arguments.restart_s)
 
     others = arguments.against.split(",")
     found = []
     for number in range(arguments.cases):
-        case = draw(number)
+        case = of_two_types(draw(number), number) if arguments.gpu_types else draw(number)
         results = {name: _simulate(case, name, arguments.predictor, options) for name in (arguments.policy, *others)}
         found.append((case, results))
     print(
@@ -116,6 +118,32 @@ def draw(number: int) -> Case:
         Cluster("shapes", tuple(Server(f"s{n}", gpus, "V100", "", NIC_BYTES_S, INTRA_BYTES_S) for n in range(servers))),
         with_models(workload, number) if communicates else workload,
     )
+
+
+def of_two_types(case: Case, number: int) -> Case:
+    """The case with A100s on half or a quarter of the servers, and V100s on the others.
+
+    Jobs come at the same load: a second server makes them come twice as fast.
+    """
+    dice = random.Random(f"types of {number}")
+    servers = case.cluster.servers if len(case.cluster.servers) > 1 else case.cluster.servers * 2
+    first = max(1, len(servers) // dice.choice((2, 4)))
+    made = tuple(
+        replace(server, name=f"s{index}", gpu_type="A100" if index < first else "V100")
+        for index, server in enumerate(servers)
+    )
+    cluster, either = Cluster("shapes", made), dice.choice((0.0, 0.3, 0.7))
+    by_type, faster = cluster.gpus_by_type, cluster.gpus / case.cluster.gpus
+    most_gpus = max(by_type.values())
+    jobs = []
+    for job in case.workload.jobs:
+        gpus = min(job.gpus, most_gpus)
+        fitting = [name for name, held in by_type.items() if held >= gpus]
+        named = dice.choices(fitting, [by_type[name] for name in fitting])[0]
+        gpu_type = "" if dice.random() < either else named
+        jobs.append(replace(job, gpus=gpus, gpu_type=gpu_type, submit_time_s=round(job.submit_time_s / faster, 3)))
+    title = f"{case.title}; {by_type}, {either:.0%} take either"
+    return Case(title, cluster, replace(case.workload, jobs=tuple(jobs)))
 
 
 def _simulate(case: Case, policy: str, predictor: str, options: SimulationOptions) -> Result:

@@ -58,7 +58,7 @@ class Fill(StrEnum):
     SERVER_FILLING = "server_filling"
     """The shortest prefix that fills the cluster, of it the largest gangs first."""
     AUTO = "auto"
-    """``server_filling`` while gangs of at least half the cluster bring much of the work, else ``first_fit``."""
+    """``server_filling`` while gangs of at least half the GPUs of a type bring much of the work, else ``first_fit``."""
 
 
 class PlacementMethod(StrEnum):

@@ -12,7 +12,7 @@ from policies.choose import Candidate, find_open
 from policies.decision.changes import index_changes, note_stretch
 from policies.decision.explain import explain_untried
 from policies.decision.explanation import explanation
-from policies.decision.guard import update_guard
+from policies.decision.guard import update_guard, watch_idle_gpus
 from policies.decision.plan import Outcome, Plan
 from policies.decision.preemption import PreemptionContext
 from policies.decision.queue_order import QueueSlice, QueueWanted, queue_slice
@@ -235,6 +235,8 @@ class RankedPolicy(Scanner):
 
         # 5. Explain the jobs that have arrived and were not tried.
         explain_untried(self, view, state, plan)
+
+        watch_idle_gpus(self.options, view, state, plan)
 
         # 6. Take tentative changes back: what is applied comes back as changes of the next cycle.
         state.undo_tentative()

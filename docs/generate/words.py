@@ -50,7 +50,7 @@ OPTION_MEANINGS = {
     "the value of the choice).",
     "fill": "With preemption: jobs that fit start in rank order (`first_fit`); or the shortest prefix of that order that fills "
     "the cluster is served, largest gangs first (`server_filling`); or `server_filling` only while gangs of at least half "
-    "the cluster bring much of the work (`auto`).",
+    "the cluster, or the GPUs of the type that they need, bring much of the work (`auto`).",
     "reserve": "Whether a job that waits for a better placement reserves the GPUs it could have taken.",
     "over_run": "Remaining work of a job that has outlived its estimate: up to the next doubling (`double`), or as much as it "
     "has done (`attained`).",

@@ -134,6 +134,7 @@ def _server_changed(policy: Decider, view: ClusterView, server: ServerIndex, sta
     state.unusable.discard(server)
     if view.usable_gpus(server) == 0:
         state.unusable.add(server)
+    state.gpus_by_type = view.cluster.gpus_by_type
     gpus = max(1, view.cluster.gpus)
     if gpus == state.gpus:
         return False

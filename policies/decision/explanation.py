@@ -22,11 +22,7 @@ def explanation(
     policy: Scanner, view: ClusterView, state: SchedulerState, job: JobView, reason: Reason, rank: float
 ) -> Explanation:
     """The reason with its numbers, and the preemption to come. O(running + gang classes x log n + servers + foresight)."""
-    free_of_type = [
-        view.free_gpus(ServerIndex(index))
-        for index, server in enumerate(view.cluster.servers)
-        if not job.spec.gpu_types or server.gpu_type in job.spec.gpu_types
-    ]
+    free_of_type = _free_of_type(view, job)
     if job.id in state.ledger.reservations:
         reason = Reason.RESERVED
     reserved = reason is Reason.RESERVED
@@ -55,6 +51,15 @@ def explanation(
         will_be_preempted_by=successor,
         preemption_at_s=state.foreseen.at_s if victims or successor is not None else None,
     )
+
+
+def _free_of_type(view: ClusterView, job: JobView) -> Sequence[int]:
+    """Free GPUs of each server whose type the job takes; of several types, of the one with most: a gang never mixes them."""
+    by_type: dict[str, list[int]] = {}
+    for index, server in enumerate(view.cluster.servers):
+        if not job.spec.gpu_types or server.gpu_type in job.spec.gpu_types:
+            by_type.setdefault(server.gpu_type, []).append(view.free_gpus(ServerIndex(index)))
+    return max(by_type.values(), key=sum, default=())
 
 
 def spared_jobs(policy: Scanner, view: ClusterView, state: SchedulerState, job: JobView) -> tuple[JobId, ...]:

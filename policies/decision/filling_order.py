@@ -6,12 +6,13 @@ since they fill the cluster with fewer jobs.
 
 import heapq
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from policies.decision.server_filling import Contender, Queue, served
 from policies.model.ids import JobId
-from policies.state.keys import JobKey
+from policies.state.keys import GangClass, JobKey
 from policies.state.scheduler_state import SchedulerState
+from policies.state.sorted_list import SortedList
 
 FILLINGS_MAX = 64
 """How many times the cluster is filled to find one job."""
@@ -20,7 +21,8 @@ FILLINGS_MAX = 64
 def jobs_before(state: SchedulerState, job: JobId, load: float) -> int:
     """Waiting jobs that get GPUs before this one, if whole clusters of jobs are served in turn and none arrives.
 
-    ``load``: the work that arrives, as a share of what the cluster can do.
+    ``load``: the work that arrives, as a share of what the cluster can do. Of the GPU types that the job takes, that of most GPUs
+    counts, and the jobs that take it as well.
 
     All guarded jobs, and all of larger priorities, count as before it. If ``FILLINGS_MAX`` clusters do not reach it, the jobs
     of better ranks count, or those that these clusters serve if they are more. What first fit would start on GPUs that a
@@ -28,19 +30,23 @@ def jobs_before(state: SchedulerState, job: JobId, load: float) -> int:
     log n), and O(GPUs log GPUs) for each filling.
     """
     by_rank = state.waiting.jobs_ahead(job)
-    key = state.waiting.keys[job][1]
+    gang, key, _ = state.waiting.keys[job]
     if key.tier == 0:
         return by_rank
     first = key._replace(rank=float("-inf"))
-    before = sum(entries.before(first) for entries in state.waiting.classes.values())
-    order = _equals(state, first)
+    gpu_type = max(gang.types or state.gpus_by_type, key=lambda name: state.gpus_by_type.get(name, 0))
+    gpus = state.gpus_by_type.get(gpu_type, 0)
+    classes = {each: entries for each, entries in state.waiting.classes.items() if each.takes(gpu_type)}
+    waiting = sum(map(len, classes.values()))
+    before = sum(entries.before(first) for entries in classes.values())
+    order = _equals(state, classes, first, gpus)
     prefix: list[Contender] = []
     for _ in range(FILLINGS_MAX):
         wanted_gpus = sum(contender.gpus for contender in prefix)
-        while wanted_gpus < state.gpus and (contender := next(order, None)) is not None:
+        while wanted_gpus < gpus and (contender := next(order, None)) is not None:
             prefix.append(contender)
             wanted_gpus += contender.gpus
-        chosen, _ = served(prefix, state.gpus, Queue(len(state.waiting) - before, state.gpus, load, 0.0))
+        chosen, _ = served(prefix, gpus, Queue(waiting - before, gpus, load, 0.0))
         filled = [contender.key.job for contender in chosen]
         if job in filled:
             return before + filled.index(job)
@@ -50,14 +56,17 @@ def jobs_before(state: SchedulerState, job: JobId, load: float) -> int:
     return max(before, by_rank)
 
 
-def _equals(state: SchedulerState, first: JobKey) -> Iterator[Contender]:
-    """The waiting jobs after this key that filling puts in the order of ranks with it; no gang wider than the cluster."""
+def _equals(
+    state: SchedulerState, classes: Mapping[GangClass, SortedList[JobKey]], first: JobKey, gpus_max: int
+) -> Iterator[Contender]:
+    """The waiting jobs after this key that filling puts in the order of ranks with it; no gang wider than ``gpus_max``."""
+    scale = state.gpus / max(1, gpus_max)
 
     def of_class(gpus: int, keys: Iterator[JobKey]) -> Iterator[Contender]:
         for key in keys:
             if key[:3] != first[:3]:
                 return
-            yield Contender(key, gpus, key.rank, runs=False, price=0.0, since_s=math.inf)
+            yield Contender(key, gpus, key.rank * scale, runs=False, price=0.0, since_s=math.inf)
 
-    classes = [item for item in state.waiting.classes.items() if item[0].gpus <= state.gpus]
-    return heapq.merge(*[of_class(gang.gpus, entries.after(first)) for gang, entries in classes])
+    fitting = [item for item in classes.items() if item[0].gpus <= gpus_max]
+    return heapq.merge(*[of_class(gang.gpus, entries.after(first)) for gang, entries in fitting])

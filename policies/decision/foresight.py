@@ -170,6 +170,8 @@ def _ends_at_s(options: Options, view: ClusterView, state: SchedulerState) -> fl
         if (entry := next(following, None)) is not None:
             changes_s.append(entry[0] + options.guard_wait_s)
         changes_s.append(turn_ends_at_s(options, view, state))
+        if state.guard.turns.next_from_s > now_s:
+            changes_s.append(state.guard.turns.next_from_s)
     if state.shares is not None:
         changes_s.append(state.shares.next_s())
     for window in view.server_reservations:

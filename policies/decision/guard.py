@@ -1,14 +1,18 @@
 """Step 2 of a cycle: guard the jobs that have waited longest, and end the turns of guarded gangs."""
 
+import math
+
 from policies.choose import fits_open
 from policies.decision.decider import Decider
 from policies.decision.plan import Plan
 from policies.lifecycle import JobState
 from policies.model.ids import JobId
+from policies.model.placement import type_of
 from policies.model.reasons import Reason
 from policies.model.view import ClusterView, JobView
 from policies.options import Options, Preemption
 from policies.rules.progress_first import RESTARTS_PER_ATTEMPT_MIN
+from policies.state.guard_turns import Turn
 from policies.state.scheduler_state import SchedulerState
 
 TURN_S_MIN = 1.0
@@ -18,13 +22,19 @@ TURN_S_MIN = 1.0
 def update_guard(policy: Decider, view: ClusterView, state: SchedulerState, plan: Plan) -> bool:
     """End the extra job's turn if it is over, set aside what no servers can hold, and guard further jobs. O(log n) amortised.
 
+    An overdue gang is not guarded before the turn that :class:`policies.state.guard_turns.GuardTurns` grants.
+
     Returns whether a running job has become easier to displace.
     """
     victims_changed = False
     if (ended := _end_turn(policy.options, view, state, plan)) is not None:
         victims_changed = policy.index_running(view, ended, state)
     _look_again(policy, view, state)
-    for job_id in state.guard.fill(view.now_s - policy.options.guard_wait_s, lambda job: has_servers(view, state, job)):
+    overdue_since_s = view.now_s - policy.options.guard_wait_s
+    if view.now_s < state.guard.turns.next_from_s:
+        overdue_since_s = -math.inf
+        plan.wake_at(state.guard.turns.next_from_s if state.waiting else None)
+    for job_id in state.guard.fill(overdue_since_s, lambda job: has_servers(view, state, job)):
         if (waiting := state.waiting.keys.get(job_id)) is not None:
             state.enqueue(view.jobs[job_id], waiting[1].rank)
         state.unindex_running(job_id)
@@ -72,13 +82,38 @@ def _end_turn(options: Options, view: ClusterView, state: SchedulerState, plan: 
     keep half a cluster idle for days.
     """
     ends_at_s = turn_ends_at_s(options, view, state)
-    if ends_at_s is None or ends_at_s > view.now_s:
+    over = ends_at_s is not None and ends_at_s <= view.now_s
+    state.guard.turns.follow(
+        None if ends_at_s is None or over else _turn(view, state), view.now_s, state.guard.gpus_max
+    )
+    if not over:
         plan.wake_at(ends_at_s)
         return None
     assert state.guard.extra is not None
     job = view.jobs[state.guard.extra]
     state.guard.extra = None
     return job
+
+
+def _turn(view: ClusterView, state: SchedulerState) -> Turn:
+    """The turn of the extra guarded job, which runs."""
+    assert state.guard.extra is not None
+    job = view.jobs[state.guard.extra]
+    assert job.placement is not None
+    assert job.attempt_started_at_s is not None
+    taken_gpus = state.guard.turns.taken_gpus(job.spec.gpus, type_of(view.cluster, job.placement))
+    return Turn(job.id, job.attempt_started_at_s, taken_gpus)
+
+
+def watch_idle_gpus(options: Options, view: ClusterView, state: SchedulerState, plan: Plan) -> None:
+    """Count the GPUs that idle though jobs wait, once the jobs of the plan have theirs. O(GPU types)."""
+    guard = state.guard
+    if guard.gpus_max <= 0.0 or options.preemption is Preemption.NEVER:
+        return
+    free: dict[str, int] | None = None
+    if guard.extra is None and len(state.waiting) > sum(job in state.waiting for job in plan.placed):
+        free = {name: state.pool.free_of_type(name) for name in state.pool.gpu_types}
+    guard.turns.watch(view.now_s, free, options.guard_wait_s)
 
 
 def turn_ends_at_s(options: Options, view: ClusterView, state: SchedulerState) -> float | None:

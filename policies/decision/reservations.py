@@ -82,7 +82,7 @@ def reserve_for_overdue(policy: Decider, view: ClusterView, state: SchedulerStat
     if job_id in state.ledger.reservations:
         _stop_the_last(policy, view, state, plan, job_id)
         return
-    due_s = since_s + policy.options.guard_wait_s
+    due_s = max(since_s + policy.options.guard_wait_s, state.guard.turns.next_from_s)
     if due_s > view.now_s:
         plan.wakes_s.append(due_s)
         return

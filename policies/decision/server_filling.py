@@ -12,6 +12,7 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
@@ -20,10 +21,11 @@ from policies.choose import Candidate, consolidated
 from policies.decision.future_pool import FuturePool
 from policies.decision.plan import Plan
 from policies.decision.preemption import PreemptionContext
-from policies.decision.victims import indispensable
+from policies.decision.victims import find_victims, indispensable
 from policies.lifecycle import JobState
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
+from policies.model.placement import Placement, type_of
 from policies.model.resources import demand_of
 from policies.model.view import JobView
 from policies.options import Preemption
@@ -36,9 +38,10 @@ LOAD_MAX = 0.8
 
 
 class Contender(NamedTuple):
-    """A job in the order of all jobs, and its ``rank``. In ``key`` a running job's is improved by what stopping it would cost.
+    """A job in the order of all jobs, and its ``rank``: its remaining work over the GPUs that are filled, in seconds.
 
-    ``price``: of stopping a running one, in the unit of ranks. ``since_s``: when a running job started; when a waiting one was
+    In ``key`` is the rank of the policy, and a running job's is improved by what stopping it would cost. ``price``: of stopping a
+    running one, as the rank. ``since_s``: when a running job started; when a waiting one was
     submitted, later by the time that it has run, and infinity if its rank is not about the work that it has left.
     """
 
@@ -51,7 +54,7 @@ class Contender(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """Jobs that are ``waiting`` for a cluster of so many ``gpus``, and the work that arrives, as a share of what it can do.
+    """Jobs that are ``waiting`` for so many ``gpus`` of one type, and the work that arrives, as a share of what these can do.
 
     ``now_s`` matters only where some jobs run.
     """
@@ -67,9 +70,10 @@ class Target:
     """The jobs that shall run, in the order in which they get their GPUs.
 
     ``position`` is the order of the jobs that were considered; ``idle_gpus`` would idle if these were served by first fit in that
-    order, and then the other waiting jobs.
+    order, and then the other waiting jobs of the ``queue``.
     """
 
+    queue: Queue
     contenders: Sequence[Contender]
     position: Mapping[JobId, int]
     idle_gpus: int
@@ -80,14 +84,29 @@ def fill_servers(context: PreemptionContext, plan: Plan, load: float) -> None:
 
     ``load`` is that of :class:`Queue`.
 
-    Guarded jobs have had their turn before and are left out. No other job is displaced in this decision; GPUs that stay free
-    are for first fit. O((running jobs + prefix) log n).
+    GPUs of each type are filled for themselves, since a gang never mixes them; those of which most are free come first, so that
+    jobs that take several types go there. Guarded jobs have had their turn before and are left out. No other job is displaced in
+    this decision; GPUs that stay free are for first fit. O(types x (running jobs + prefix) log n).
+    """
+    pool, cluster = context.state.pool, context.view.cluster
+    if not context.state.waiting:
+        return
+    running = [(job, type_of(cluster, placement)) for job, placement in _displaceable(context)]
+    tried: set[JobId] = set()
+    for gpu_type in sorted(pool.gpu_types, key=lambda name: -pool.free_of_type(name)):
+        of_type = {job.id: job for job, name in running if name == gpu_type}
+        target = _target(context, plan, gpu_type, of_type, tried, load)
+        _place(context, plan, target, of_type)
+        tried.update(contender.key.job for contender in target.contenders)
+    context.may_preempt = False
+
+
+def _place(context: PreemptionContext, plan: Plan, target: Target, running: Mapping[JobId, JobView]) -> None:
+    """Start the waiting jobs of the target, and stop the running ones that are not in it where these need their GPUs.
+
+    One that finds no GPUs even so, since they are too far apart, or closed to it, may displace others as without filling.
     """
     view, state = context.view, context.state
-    if not state.waiting:
-        return
-    running = {job.id: job for job in _displaceable(context)}
-    target = _target(context, running, plan, load)
     chosen = {contender.key.job for contender in target.contenders}
     victims = [job for job in running.values() if job.id not in chosen]
     level = state.project_level
@@ -97,7 +116,9 @@ def fill_servers(context: PreemptionContext, plan: Plan, load: float) -> None:
             continue
         job = view.jobs[contender.key.job]
         found = _find(context, job, [victim for victim in victims if _gives_way(context, victim, job)])
-        if found is None or not _pays(context, contender, found[1], target):
+        if found is None and (displacing := find_victims(context, job, contender.key, consolidated_only=False)):
+            found = displacing[0], [view.jobs[each] for each in displacing[1]]
+        elif found is None or not _pays(context, contender, found[1], target):
             continue
         candidate, stopped = found
         if (until_s := state.delays.until_s(context.policy.options, view, job, candidate)) is not None:
@@ -106,11 +127,13 @@ def fill_servers(context: PreemptionContext, plan: Plan, load: float) -> None:
             plan.start(job.id, candidate.placement)
         else:
             plan.reserve(job.id, candidate.placement, [victim.id for victim in stopped])
-    context.may_preempt = False
 
 
-def _displaceable(context: PreemptionContext) -> Iterator[JobView]:
-    """Running jobs that may be stopped, on servers that take new work. Guarded jobs may not, so they are not in the index."""
+def _displaceable(context: PreemptionContext) -> Iterator[tuple[JobView, Placement]]:
+    """Running jobs that may be stopped, and where they are, on servers that take new work.
+
+    Guarded jobs may not be stopped, so they are not in the index.
+    """
     state, view = context.state, context.view
     priority = max((-key.minus_priority for key in state.waiting.heads.values()), default=0)
     for job_id in state.running.keys:
@@ -122,25 +145,42 @@ def _displaceable(context: PreemptionContext) -> Iterator[JobView]:
         if state.unusable and not state.unusable.isdisjoint(job.placement.servers):
             continue
         if context.may_stop(job) and not context.loses_repeatedly(job) and not context.spares(job, priority):
-            yield job
+            yield job, job.placement
 
 
-def _target(context: PreemptionContext, running: Mapping[JobId, JobView], plan: Plan, load: float) -> Target:
-    """The smallest prefix of all jobs whose GPUs fill the cluster; of it, those of :func:`served`.
+def _target(
+    context: PreemptionContext,
+    plan: Plan,
+    gpu_type: str,
+    running: Mapping[JobId, JobView],
+    tried: AbstractSet[JobId],
+    load: float,
+) -> Target:
+    """The smallest prefix of all jobs whose GPUs fill those of the type; of it, those of :func:`served`.
+
+    ``running``: on GPUs of the type. The jobs that were ``tried`` are left out.
 
     Larger priorities, and projects of lower levels, fill what they can first. Gangs that are no powers of two may leave a
     remainder, which smaller gangs of the prefix take.
     """
-    left_gpus = context.state.pool.total + context.state.ledger.total_surplus()
-    left_gpus += sum(job.spec.gpus for job in running.values())
+    state, cluster = context.state, context.view.cluster
+    left_gpus = state.pool.free_of_type(gpu_type) + sum(job.spec.gpus for job in running.values())
+    left_gpus += sum(
+        state.ledger.surplus(server)
+        for server in state.ledger.surplus_on
+        if cluster.servers[server].gpu_type == gpu_type
+    )
     idle_gpus = left_gpus
-    queue = Queue(len(context.state.waiting), context.state.gpus, load, context.view.now_s)
     behind: Counter[int] = Counter()
-    for gang, entries in context.state.waiting.classes.items():
-        behind[gang.gpus] += len(entries)
+    for gang, entries in state.waiting.classes.items():
+        if gang.takes(gpu_type):
+            behind[gang.gpus] += len(entries)
+    queue = Queue(behind.total(), state.gpus_by_type[gpu_type], load, context.view.now_s)
     target: list[Contender] = []
     position: dict[JobId, int] = {}
-    for _, equals in groupby(_in_order(context, running, plan, left_gpus), key=lambda contender: contender.key[1:3]):
+    left_out = state.ledger.reservations.keys() | plan.placed | tried
+    in_order = _in_order(context, gpu_type, running, left_out, left_gpus)
+    for _, equals in groupby(in_order, key=lambda contender: contender.key[1:3]):
         prefix: list[Contender] = []
         wanted_gpus = 0
         for contender in equals:
@@ -161,7 +201,7 @@ def _target(context: PreemptionContext, running: Mapping[JobId, JobView], plan: 
             break
     for gpus in sorted(behind, reverse=True):
         idle_gpus -= gpus * min(behind[gpus], idle_gpus // gpus)
-    return Target(target, position, idle_gpus)
+    return Target(queue, target, position, idle_gpus)
 
 
 def served(prefix: Sequence[Contender], gpus: int, queue: Queue) -> tuple[list[Contender], float | None]:
@@ -232,30 +272,39 @@ def _that_fit(contenders: Iterable[Contender], gpus: int) -> tuple[list[Contende
 
 
 def _in_order(
-    context: PreemptionContext, running: Mapping[JobId, JobView], plan: Plan, gpus_max: int
+    context: PreemptionContext,
+    gpu_type: str,
+    running: Mapping[JobId, JobView],
+    left_out: AbstractSet[JobId],
+    gpus_max: int,
 ) -> Iterator[Contender]:
-    """Running jobs, and waiting ones of at most ``gpus_max``, but no guarded ones; the best first.
+    """Running jobs, and waiting ones of at most ``gpus_max`` that take the type, but no guarded ones; the best first.
 
     Waiting jobs are fetched one by one: O(log n) each.
     """
     state, now_s = context.state, context.view.now_s
-    reserved = plan.placed.union(state.ledger.reservations)
+    # Ranks are remaining work over all GPUs of the cluster.
+    scale = state.gpus / state.gpus_by_type[gpu_type]
 
     def stays(job: JobView) -> Contender:
         level, rank, price = state.project_level(job), context.rank(job), context.price(job)
         key = JobKey(1, -job.priority, level, context.eta * rank - price, job.submitted_at_s, job.id)
         started_at_s = now_s if job.attempt_started_at_s is None else job.attempt_started_at_s
-        return Contender(key, job.spec.gpus, rank, runs=True, price=price, since_s=started_at_s)
+        return Contender(key, job.spec.gpus, rank * scale, runs=True, price=price * scale, since_s=started_at_s)
 
     def waits(gpus: int, entries: Iterable[JobKey]) -> Iterator[Contender]:
         for key in entries:
-            if key.tier and key.job not in reserved:
+            if key.tier and key.job not in left_out:
                 job = context.view.jobs[key.job]
                 known = job.estimate is not None and job.estimate.trusted
                 since_s = job.submitted_at_s + job.attained_service_s(now_s) / gpus if known else math.inf
-                yield Contender(key, gpus, key.rank, runs=False, price=0.0, since_s=since_s)
+                yield Contender(key, gpus, key.rank * scale, runs=False, price=0.0, since_s=since_s)
 
-    queues = [waits(gang.gpus, entries) for gang, entries in state.waiting.classes.items() if gang.gpus <= gpus_max]
+    queues = [
+        waits(gang.gpus, entries)
+        for gang, entries in state.waiting.classes.items()
+        if gang.gpus <= gpus_max and gang.takes(gpu_type)
+    ]
     return heapq.merge(sorted(stays(job) for job in running.values()), *queues)
 
 
@@ -306,10 +355,11 @@ def _pays(context: PreemptionContext, contender: Contender, stopped: Sequence[Jo
         return False
     if context.policy.options.preemption is Preemption.ALWAYS:
         return True
-    waiting, gpus = len(context.state.waiting), context.state.gpus
+    waiting, gpus = target.queue.waiting, target.queue.gpus
+    scale = context.state.gpus / gpus
     left_s = max(_left_s(context, victim) for victim in earlier)
     cost_s = len(stopped) * _left_s(context, context.view.jobs[contender.key.job])
-    cost_s += sum(context.seconds_lost(victim) + waiting * context.price(victim) for victim in stopped)
+    cost_s += sum(context.seconds_lost(victim) + waiting * scale * context.price(victim) for victim in stopped)
     return left_s + waiting * left_s * target.idle_gpus / gpus > cost_s
 
 

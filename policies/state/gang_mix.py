@@ -1,4 +1,7 @@
-"""The share of the work that arrives in gangs of at least half the cluster, and whether servers should be filled."""
+"""The share of the work that arrives in large gangs, and whether servers should be filled.
+
+Large is a gang of at least half the cluster; of several GPU types, of half the most GPUs of one type that it takes.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -14,7 +17,7 @@ RECENT_JOBS = 4 * MEMORY_JOBS
 """The newest counted jobs that are known by id. One that arrives again after them counts again: little is left of it."""
 
 FILL_FROM = 0.25
-"""Servers are filled once gangs of at least half the cluster bring at least this share of the work ..."""
+"""Servers are filled once large gangs bring at least this share of the work ..."""
 
 FILL_UNTIL = 0.10
 """... and until they bring less than this."""
@@ -25,7 +28,7 @@ ARRIVALS_MIN = 8
 
 @dataclass(slots=True)
 class GangMix:
-    """Work that arrives in gangs of at least half the cluster, and all work, with exponential forgetting.
+    """Work that arrives in large gangs, and all work, with exponential forgetting.
 
     ``filling``: whether the share of large gangs calls for filling servers.
     ``elapsed_s`` is the time between the submissions, with the same forgetting, and ``submitted_at_s`` that of the newest.
@@ -65,16 +68,18 @@ class GangMix:
             del self.recent[:-RECENT_JOBS]
             estimate = job.estimate
             seconds = expected_remaining_s(job, view.now_s) if estimate is not None and estimate.trusted else None
-            self._add(job.spec.gpus, seconds, view.cluster.gpus, job.submitted_at_s)
+            by_type = view.cluster.gpus_by_type
+            reach_gpus = max((by_type.get(name, 0) for name in job.spec.gpu_types or by_type), default=0)
+            self._add(job.spec.gpus, seconds, reach_gpus, job.submitted_at_s)
 
-    def _add(self, gpus: int, seconds: float | None, cluster_gpus: int, submitted_at_s: float) -> None:
+    def _add(self, gpus: int, seconds: float | None, reach_gpus: int, submitted_at_s: float) -> None:
         kept = 1.0 - 1.0 / MEMORY_JOBS
         before_s = submitted_at_s if self.submitted_at_s is None else self.submitted_at_s
         self.elapsed_s = self.elapsed_s * kept + max(submitted_at_s - before_s, 0.0)
         self.submitted_at_s = max(submitted_at_s, before_s)
         mean = self.seconds / self.arrivals if self.arrivals > 0.0 else 1.0
         work = gpus * (mean if seconds is None else seconds)
-        self.large = self.large * kept + (work if 2 * gpus >= cluster_gpus and gpus > 1 else 0.0)
+        self.large = self.large * kept + (work if 2 * gpus >= reach_gpus and gpus > 1 else 0.0)
         self.total = self.total * kept + work
         self.seconds = self.seconds * kept + (mean if seconds is None else seconds)
         self.arrivals = self.arrivals * kept + 1.0

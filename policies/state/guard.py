@@ -6,6 +6,7 @@ from typing import Any
 from policies.model.ids import JobId
 from policies.model.value import value
 from policies.model.view import JobView
+from policies.state.guard_turns import GuardTurns
 from policies.state.sorted_list import SortedList
 
 
@@ -36,6 +37,7 @@ class StarvationGuard:
         "guarded",
         "guarded_gpus",
         "overdue_order",
+        "turns",
         "unchecked",
         "waiting_order",
     )
@@ -46,6 +48,7 @@ class StarvationGuard:
         """The guarded jobs but ``extra``, and their GPUs."""
         self.guarded_gpus = 0
         self.extra: JobId | None = None
+        self.turns = GuardTurns()
         self.waiting_order: SortedList[tuple[float, JobId]] = SortedList()
         """(submission time, job) of each waiting job that is not set aside."""
         self.overdue_order: SortedList[tuple[float, JobId]] = SortedList()
@@ -212,13 +215,14 @@ class StarvationGuard:
         return next((entry for entry in order if entry[1] not in self.guarded), None)
 
     def dump(self) -> dict[str, Any]:
-        """Which jobs are guarded: it does not follow from the jobs."""
-        return {"guarded": sorted(self.guarded), "guarded_extra": self.extra}
+        """Which jobs are guarded, and their turns: neither follows from the jobs."""
+        return {"guarded": sorted(self.guarded), "guarded_extra": self.extra, "guard_turns": self.turns.dump()}
 
     def restore(self, dump: dict[str, Any]) -> None:
         """Guard the jobs of an earlier dump that still compete. O(competing jobs)."""
         if self.gpus_max <= 0.0:
             return
+        self.turns.restore(dump.get("guard_turns", {}))
         competing = {entry[1]: entry for entry in self._ages}
         for job in dump.get("guarded", ()):
             if job in competing:

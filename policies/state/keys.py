@@ -26,6 +26,10 @@ class GangClass(NamedTuple):
     server_reservations: tuple[int, ...] = ()
     demand: Demand | None = None
 
+    def takes(self, gpu_type: str) -> bool:
+        """Whether the jobs run on GPUs of this type."""
+        return not self.types or gpu_type in self.types
+
 
 def gang_class(spec: JobSpec, server_reservations: Sequence[ServerReservation]) -> GangClass:
     """The class of a job."""

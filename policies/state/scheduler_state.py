@@ -34,8 +34,8 @@ from policies.state.waiting import WaitingIndex
 class SchedulerState:
     """See the module. Every update is O(log n).
 
-    ``gpus`` is G, all GPUs of the cluster (at least 1); ``pool`` is the ledger's; ``unusable``: servers that take no work;
-    ``usable_fit``: which gangs the other servers could hold;
+    ``gpus`` is G, all GPUs of the cluster (at least 1), and ``gpus_by_type`` has those of each type. ``pool`` is the ledger's;
+    ``unusable``: servers that take no work; ``usable_fit``: which gangs the other servers could hold;
     ``shares`` is None unless use is shared between projects. ``foreseen``: the next preemption, None until it is computed. A
     policy with state of its own derives from this class.
     """
@@ -45,6 +45,7 @@ class SchedulerState:
         "delays",
         "foreseen",
         "gpus",
+        "gpus_by_type",
         "guard",
         "ledger",
         "placements",
@@ -64,6 +65,7 @@ class SchedulerState:
         """The state for the servers of the view, without jobs. O(servers)."""
         servers = [ServerIndex(index) for index in range(len(view.cluster.servers))]
         self.gpus = max(1, view.cluster.gpus)
+        self.gpus_by_type = view.cluster.gpus_by_type
         self.unusable = {server for server in servers if view.usable_gpus(server) == 0}
         self.usable_fit = UsableFit()
         self.server_reservations: Sequence[ServerReservation] = ()

@@ -424,7 +424,8 @@ def crowd_of_gangs(dice: random.Random, total: int) -> Workload:
     st.sampled_from([0.05, 0.25]),
 )
 def test_no_job_waits_longer_than_the_guard_allows(seed: int, shape: str, preemption: str, share: float) -> None:
-    """``guard_wait_s``, the longest attempt, and the older jobs that have not ended by then.
+    """``guard_wait_s``, as long again for the turn before, the longest attempt, and the turns of the older jobs that have not
+    ended by then, at the guarded share.
 
     Restarts are free here: where they cost time, a job that has just restarted is protected from guarded jobs as well.
     """
@@ -437,8 +438,8 @@ def test_no_job_waits_longer_than_the_guard_allows(seed: int, shape: str, preemp
     for job in ended:
         overdue_at_s = job.submit_time_s + wait_s
         older = [each for each in ended if each.submit_time_s < job.submit_time_s and each.finish_time_s > overdue_at_s]
-        older_s = sum(each.duration_s for each in older)
-        assert job.start_time_s <= overdue_at_s + max(each.duration_s for each in ended) + older_s, job
+        turns_s = wait_s + sum(each.duration_s for each in older) / share
+        assert job.start_time_s <= overdue_at_s + max(each.duration_s for each in ended) + turns_s, job
 
 
 def test_a_narrow_job_is_told_that_wide_gangs_go_before_it() -> None:

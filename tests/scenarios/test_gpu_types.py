@@ -39,6 +39,15 @@ def test_a_gang_is_never_spread_over_two_types() -> None:
     )
 
 
+def test_free_gpus_of_different_types_do_not_add_up() -> None:
+    story = cluster("1x4:V100 1x6:A100", policy("fifo_backfill"))
+    story.job("first", gpus=2, runs_s=10, gpu_type="A100").job("any", gpus=6, runs_s=10).until(0).waits(
+        "any", Reason.RESOURCES
+    )
+    told = story.engine.explain(story.ids["any"])
+    assert (told.gpus_needed, told.gpus_free, told.servers_with_free_gpus) == (6, 4, 1)
+
+
 def test_a_type_that_is_not_named_is_not_taken() -> None:
     story = cluster("1x4:T4 1x4:V100", policy("fifo_backfill"))
     story.job("a", gpus=4, runs_s=10, gpu_type="V100", gpu_type_fallbacks=("A100",)).until(0).starts("a").on("a", 1)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from policies.state.guard import StarvationGuard
+from policies.state.guard_turns import GuardTurns
 from service.engine.record import JobRecord
 
 GPUS_MAX = 4.0
@@ -103,7 +104,7 @@ def test_a_dump_guards_only_jobs_that_still_compete() -> None:
         guard.compete(job)
     guard.restore({"guarded": [1, 9], "guarded_extra": 2})
     guard.check()
-    assert guard.dump() == {"guarded": [1], "guarded_extra": 2}
+    assert guard.dump() == {"guarded": [1], "guarded_extra": 2, "guard_turns": GuardTurns().dump()}
 
 
 def test_a_large_gang_without_servers_keeps_no_younger_job_from_being_guarded() -> None:

@@ -10,6 +10,7 @@ from policies.model.job import JobSpec
 from policies.model.placement import Placement, ServerShare, place
 from policies.options import Options
 from policies.rank import Rank
+from policies.state.guard_turns import GuardTurns
 from policies.state.scheduler_state import SchedulerState
 from service.engine.record import JobRecord
 from service.engine.world import Costs, World
@@ -199,6 +200,7 @@ def test_a_dump_names_the_guarded_jobs(guard: float) -> None:
         "delayed_since_s": {"1": 12.5},
         "guarded": [1] if guard else [],
         "guarded_extra": None,
+        "guard_turns": GuardTurns().dump(),
     }
 
 

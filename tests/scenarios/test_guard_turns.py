@@ -1,0 +1,46 @@
+"""Turns of gangs that are overdue: other jobs keep most of the cluster, and what idles costs them nothing."""
+
+from tests.scenarios.dsl import Story, cluster, policy
+
+OPTIONS = {"guard_share": 0.05, "guard_wait_s": 1000.0, "fill": "first_fit"}
+"""A turn of 50 s."""
+
+
+def overloaded() -> Story:
+    """Two gangs that nobody would start, since shorter ones of the whole cluster keep coming."""
+    story = cluster("1x8", policy("asrpt", **OPTIONS))
+    story.job("first", gpus=8, runs_s=90).job("a", gpus=8, runs_s=5000, at_s=1).job("b", gpus=8, runs_s=5000, at_s=2)
+    for number in range(60):
+        story.job(f"short {number}", gpus=8, runs_s=90, at_s=3.0 + 90 * number)
+    return story
+
+
+def test_overdue_gangs_do_not_take_the_cluster_from_all_others() -> None:
+    """Eight GPUs for 50 s, and 0.4 of eight are the share: the next turn begins 1,000 s after this one."""
+    story = overloaded().until(1001)
+    assert story.record("a").first_started_at_s == 1001.0
+    story.until(2000)
+    assert story.record("b").first_started_at_s is None
+    story.until(2001)
+    assert story.record("b").first_started_at_s == 2001.0
+
+
+def test_a_service_that_starts_again_knows_when_the_next_turn_begins() -> None:
+    story = overloaded().until(1500).restart().until(2000)
+    assert story.record("b").first_started_at_s is None
+    assert story.until(2001).record("b").first_started_at_s == 2001.0
+
+
+def test_a_gang_that_uses_what_idles_is_followed_by_the_next_one_at_once() -> None:
+    """Three jobs of a GPU always run, so that five GPUs idle; a gang of six takes one GPU from them."""
+    story = cluster("1x8", policy("asrpt", **OPTIONS))
+    for number in range(3):
+        story.job(f"first {number}", gpus=1, runs_s=90)
+    story.job("a", gpus=6, runs_s=5000, at_s=1).job("b", gpus=6, runs_s=5000, at_s=2)
+    for number in range(100):
+        for lane in range(3):
+            story.job(f"{lane} {number}", gpus=1, runs_s=90, at_s=3.0 + 90 * number + lane)
+    story.until(1001)
+    assert story.record("a").first_started_at_s == 1001.0
+    story.until(1052)
+    assert story.record("b").first_started_at_s == 1051.0
