@@ -234,8 +234,8 @@ def sampled(
     return found
 
 
-_Ends = tuple[dict[JobId, float], dict[JobId, float]]
-"""When jobs start and when they end, in one future."""
+_Ends = tuple[dict[JobId, float], dict[JobId, float], dict[JobId, Reason]]
+"""When jobs start and when they end in one future, and what keeps back those that do not start."""
 
 
 def _one(
@@ -244,7 +244,7 @@ def _one(
     """One future, without what it was made with."""
     sampler, number = runs[run]
     future = sampler.future(number, keep_going)
-    return None if future is None else (future.started_at_s, future.ended_at_s)
+    return None if future is None else (future.started_at_s, future.ended_at_s, future.gates)
 
 
 class _Stopped(Exception):
@@ -263,7 +263,7 @@ class _Collect(Watch[_Ends | None]):
     def ended(self, run: int, value: _Ends | None) -> None:
         if value is None:
             raise _Stopped
-        self.found[run] = Future(set(), started_at_s=value[0], ended_at_s=value[1])
+        self.found[run] = Future(set(), started_at_s=value[0], ended_at_s=value[1], gates=value[2])
         self._on_future(len(self.found), self._total)
 
     def failed(self, run: int, error: Exception, trace: str) -> None:
@@ -304,13 +304,14 @@ class _Drawn(NamedTuple):
 @dataclass(slots=True)
 class Future:
     """Sink that records when jobs next start and when they end. ``awaited``: jobs of the snapshot that have not ended;
-    ``on_start`` is called with each job that starts.
+    ``on_start`` is called with each job that starts. ``gates``: why jobs that are left are kept from the policy.
     """
 
     awaited: set[JobId]
     on_start: Callable[[JobRecord], None] = field(default=lambda job: None, repr=False)
     started_at_s: dict[JobId, float] = field(default_factory=dict)
     ended_at_s: dict[JobId, float] = field(default_factory=dict)
+    gates: dict[JobId, Reason] = field(default_factory=dict)
 
     def transition(self, event: JobEvent, job: JobRecord) -> None:
         """Record the first start, and the end of a job that ran."""
@@ -372,6 +373,8 @@ def _fast_forward(
     try:
         while keep_going():
             if not drive.step() or not future.awaited:
+                left = (engine.world.jobs[job] for job in future.awaited)
+                future.gates = {job.id: job.gate for job in left if job.gate is not None}
                 return future
     except SimulationStuck as error:
         raise NoForecast(f"A sampled future does not end: {error}.") from error
@@ -402,7 +405,8 @@ def _job_forecast(prospect: Prospect, futures: Sequence[Future]) -> JobForecast:
     never_starts = len(futures) - len(starts) if queued else 0
     reason = None
     if never_starts:
-        reason = _why_not(job, never_starts, len(futures))
+        gates = (future.gates[job.id] for future in futures if job.id in future.gates)
+        reason = _why_not(job, next(gates, None), never_starts, len(futures))
     elif len(ends) < len(futures):
         reason = f"It does not end in {len(futures) - len(ends)} of {len(futures)} sampled futures."
     return JobForecast(
@@ -417,14 +421,14 @@ def _job_forecast(prospect: Prospect, futures: Sequence[Future]) -> JobForecast:
     )
 
 
-def _why_not(job: JobRecord, missing: int, samples: int) -> str:
+def _why_not(job: JobRecord, gate: Reason | None, missing: int, samples: int) -> str:
     if job.held:
         return "The job is held; it can start when it is released."
-    if job.gate is Reason.QUEUE_PAUSED:
+    if gate is Reason.QUEUE_PAUSED:
         return "Its queue is paused; it can start when the queue is resumed."
-    if job.gate is Reason.QUOTA_TOO_SMALL:
+    if gate is Reason.QUOTA_TOO_SMALL:
         return Reason.QUOTA_TOO_SMALL.sentence
-    if job.gate is Reason.QUOTA:
+    if gate is Reason.QUOTA:
         return f"It does not start in {missing} of {samples} sampled futures: its user, project or array has reached its limit."
     if job.spec.needs:
         return f"It does not start in {missing} of {samples} sampled futures: it waits for jobs in 'after'."

@@ -24,7 +24,7 @@ from policies.model.placement import ServerShare, place
 from policies.model.reasons import Reason
 from policies.registry import make_policy
 from policies.throughput import iteration_time_s, iteration_times
-from service.engine.limits import LimitOwner, OwnerLimit, Scope
+from service.engine.limits import QUEUE, LimitOwner, OwnerLimit, Scope
 from service.engine.ports import AttemptStatus
 from service.engine.record import AttemptRecord, JobRecord, ServerRecord
 from service.engine.world import Costs
@@ -203,12 +203,26 @@ def test_the_walltime_ends_a_job_and_a_failed_dependency_never_starts_the_next()
     assert second.reason == "It does not start in 20 of 20 sampled futures: it waits for jobs in 'after'."
 
 
-def test_a_gang_larger_than_a_quota_gets_the_reason_in_place_of_a_forecast() -> None:
-    gang = job(1, (5.0,), gpus=4, gate=Reason.QUOTA_TOO_SMALL)
+@pytest.mark.parametrize("gate", [Reason.QUOTA_TOO_SMALL, None])
+def test_a_gang_larger_than_a_quota_gets_the_reason_in_place_of_a_forecast(gate: Reason | None) -> None:
+    """Also one that is only planned, which no cycle has kept back yet."""
+    gang = job(1, (5.0,), gpus=4, gate=gate)
     world = snapshot(gang, cluster=Cluster("one", (Server("a", 4),)))
     found = fifo(replace(world, limits={LimitOwner(Scope.USER, "u"): OwnerLimit(2)}))
     assert (found.jobs[JobId(1)].start, found.jobs[JobId(1)].finish) == (None, None)
     assert found.jobs[JobId(1)].reason == Reason.QUOTA_TOO_SMALL.sentence
+
+
+@pytest.mark.parametrize("owner", [QUEUE, LimitOwner(Scope.USER, "u")])
+def test_jobs_of_a_paused_queue_get_the_pause_as_the_reason(owner: LimitOwner) -> None:
+    """Also one that cannot compete yet, because it waits for another one."""
+    waiting = (job(2, (5.0,)), job(3, (5.0,), after=(JobId(1),)))
+    world = snapshot(running(job(1, (100.0,)), 40.0), *waiting)
+    found = fifo(replace(world, limits={owner: OwnerLimit(paused=True)}))
+    assert found.jobs[JobId(1)].finish == Spread(*[NOW_S + 60.0] * 3)
+    for number in (2, 3):
+        assert found.jobs[JobId(number)].start is None
+        assert found.jobs[JobId(number)].reason == "Its queue is paused; it can start when the queue is resumed."
 
 
 def test_a_dependency_that_has_ended_is_met() -> None:
