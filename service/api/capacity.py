@@ -18,7 +18,7 @@ from service.api.problems import Problem, ProblemType
 from service.config.settings import Settings
 from service.db import reads
 from service.db.dialects import take_locks
-from service.db.limits import locked_limits, unfinished_of
+from service.db.limits import limits_of, unfinished_of
 from service.domain.counts import count_of
 from service.engine.limits import LimitOwner, Scope
 
@@ -65,11 +65,13 @@ class QueueCapacity:
 class OwnersCapacity:
     """The capacity of the users and projects of some new jobs: by their quotas, else by the settings.
 
-    All quotas are locked until the transaction ends, so that concurrent submissions cannot exceed them together, and in one
-    order, so that no two transactions wait for each other.
+    ``for_update`` locks all quotas until the transaction ends, so that concurrent submissions cannot exceed them together, and
+    in one order, so that no two transactions wait for each other.
     """
 
-    def __init__(self, connection: Connection, specs: Iterable[JobSpec], settings: Settings) -> None:
+    def __init__(
+        self, connection: Connection, specs: Iterable[JobSpec], settings: Settings, *, for_update: bool
+    ) -> None:
         usual = {
             Scope.USER: (settings.jobs_queued_per_user_max, "setting jobs_queued_per_user_max"),
             Scope.PROJECT: (settings.jobs_queued_per_project_max, "setting jobs_queued_per_project_max"),
@@ -77,20 +79,17 @@ class OwnersCapacity:
         self._left: dict[LimitOwner, int] = {}
         self._limits: dict[LimitOwner, str] = {}
         owners = sorted({owner for spec in specs for owner in _owners(spec)}, key=_by_name)
-        quotas = {stored.owner: stored.jobs_queued_max for stored in locked_limits(connection, owners)}
+        quotas = {
+            stored.owner: stored.jobs_queued_max for stored in limits_of(connection, owners, for_update=for_update)
+        }
         limits = {
             owner: usual[owner.scope] if quotas.get(owner) is None else (quotas[owner], "quota jobs_queued_max")
             for owner in owners
         }
-        # An owner without a quota has no row to lock.
-        take_locks(
-            connection,
-            *(
-                f"queue capacity of {owner.title}"
-                for owner in owners
-                if quotas.get(owner) is None and limits[owner][0] is not None
-            ),
-        )
+        if for_update:
+            # An owner without a quota has no row to lock.
+            limited = [owner for owner in owners if quotas.get(owner) is None and limits[owner][0] is not None]
+            take_locks(connection, *(f"queue capacity of {owner.title}" for owner in limited))
         for owner, (most, limit) in limits.items():
             if most is not None:
                 self._left[owner] = most - unfinished_of(connection, owner, most)

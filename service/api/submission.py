@@ -149,7 +149,7 @@ def insert(session: Session, submissions: Sequence[Submission]) -> list[Answer |
     connection = session.connection()
     dependencies = submissions[0].dependencies
     specs = [spec for each in submissions for spec in each.specs]
-    owners = OwnersCapacity(connection, specs, dependencies.settings)
+    owners = OwnersCapacity(connection, specs, dependencies.settings, for_update=True)
     if any(spec.needs for spec in specs):
         take_locks(connection, DEPENDENCIES_LOCK)
     refusals = [_refusal(connection, each, owners) for each in submissions]

@@ -55,14 +55,15 @@ def stored_limit(connection: Connection, owner: LimitOwner, *, for_update: bool 
     return StoredLimit(owner, OwnerLimit(), None) if row is None else _stored(row)
 
 
-def locked_limits(connection: Connection, owners: Sequence[LimitOwner]) -> list[StoredLimit]:
-    """The existing limits of these owners, locked until the transaction ends."""
+def limits_of(connection: Connection, owners: Sequence[LimitOwner], *, for_update: bool) -> list[StoredLimit]:
+    """The existing limits of these owners. ``for_update`` locks them until the transaction ends."""
     wanted, found = set(owners), []
     for part in chunks(owners):
         names = {owner.name for owner in part}
         # By name alone: a name of both a user and a project locks both.
         statement = select(LIMITS).where(LIMITS.c.name.in_(sorted(names))).order_by(LIMITS.c.scope, LIMITS.c.name)
-        found += [_stored(row) for row in connection.execute(statement.with_for_update())]
+        rows = connection.execute(statement.with_for_update() if for_update else statement)
+        found += [_stored(row) for row in rows]
     return [stored for stored in found if stored.owner in wanted]
 
 

@@ -217,3 +217,17 @@ def test_a_plan_that_would_overfill_the_queue_is_refused(app: FastAPI, world: Wo
     app.state.dependencies = world.dependencies()
     assert client.post("/v1/plans", json=plain_job()).status_code == 200
     assert_problem(client.post("/v1/plans", json={"jobs": [plain_job()] * 2}), "queue-full")
+
+
+def test_a_plan_beyond_a_quota_is_refused_as_its_submission_is(client: Client) -> None:
+    client.put("/v1/quotas/user/ann", json={"jobs_queued_max": 1})
+    assert client.post("/v1/plans", json=plain_job(user="ann")).status_code == 200
+    assert client.post("/v1/jobs", json=plain_job(user="ann")).status_code == 201
+    submitted = assert_problem(client.post("/v1/jobs", json=plain_job(user="ann")), "queue-full")
+    planned = assert_problem(client.post("/v1/plans", json=plain_job(user="ann")), "queue-full")
+    assert (
+        planned["detail"]
+        == submitted["detail"]
+        == "User 'ann' may have at most 1 unfinished job (quota jobs_queued_max)."
+    )
+    assert client.post("/v1/plans", json=plain_job(user="bob")).status_code == 200

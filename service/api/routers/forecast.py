@@ -9,6 +9,7 @@ from policies.lifecycle import TERMINAL, JobState
 from policies.model.ids import JobId
 from policies.model.job import JobSpec
 from service.api.access import Caller
+from service.api.capacity import OwnersCapacity
 from service.api.deps import Deps, Leader, ToLeader
 from service.api.documents import forecast_record_document, instant
 from service.api.forecast_documents import accuracy_document, forecast_document, plan_documents
@@ -111,6 +112,7 @@ def plan(caller: Caller, dependencies: Deps, leader: ToLeader, body: SubmissionB
     with dependencies.reading() as connection:
         check_dependencies(connection, body.root, caller)
         dependencies.capacity.check(connection, len(specs), dependencies.settings.jobs_queued_max)
+        OwnersCapacity(connection, specs, dependencies.settings, for_update=False).take(specs)
         failed = _failed_dependencies(connection, specs)
     planned = leader.forecaster.plan(specs)
     layout = dependencies.scheduler.layout()
