@@ -18,12 +18,15 @@ from policies.model.ids import JobId, ServerIndex
 from policies.model.job import JobSpec
 from policies.model.reasons import Reason
 from policies.model.resources import Amounts
+from policies.model.view import ClusterView
 from policies.placement.pool import FreePool
+from policies.rules.server_reservations import closed_servers
 from policies.throughput import NeverFits, times_of
 from service.config.settings import Settings
 from service.engine.engine import Engine
 from service.engine.record import JobRecord
 from service.engine.watch import EngineReader, unwatched
+from service.engine.world import World
 from service.forecast.forecast import Forecast, ForecastOptions, JobForecast, NoForecast
 from service.forecast.past import Past, calibrated
 from service.forecast.worker import Question
@@ -47,7 +50,8 @@ class PlannedJob:
     """The forecast of a job as if it were submitted now.
 
     ``best`` is its placement in an otherwise idle cluster; None if the usable servers cannot hold it. ``now`` is that on the GPUs
-    that are free; None if they cannot. ``outlook`` is None if ``reason`` is set.
+    that are free, on servers that no reservation closes to the job; None if they cannot. ``outlook`` is None if ``reason`` is
+    set.
     """
 
     spec: JobSpec
@@ -150,14 +154,12 @@ class Forecaster:
         ids = [JobId(_FIRST_PLANNED + index) for index in range(len(specs))]
         requests = [PredictionRequest(job, spec, now_s) for job, spec in zip(ids, specs, strict=True)]
         estimates = [found.estimate if found is not None else None for found in self._preview(now_s, requests)]
-        outlooks, reason = self._outlooks(look, ids, specs, estimates)
-        return Planned(
-            now_s,
-            [
-                _planned(look, spec, estimate, outlooks.get(job), reason)
-                for job, spec, estimate in zip(ids, specs, estimates, strict=True)
-            ],
-        )
+        records = [
+            _record(look, job, spec, estimate) for job, spec, estimate in zip(ids, specs, estimates, strict=True)
+        ]
+        outlooks, reason = self._outlooks(look, records)
+        view = _empty(look.world)
+        return Planned(now_s, [_planned(look, view, record, outlooks.get(record.id), reason) for record in records])
 
     def _is_current(self, asked_at_s: float) -> bool:
         kept = self._kept
@@ -210,18 +212,13 @@ class Forecaster:
         found = self._compute(replace(question, rhythm=rhythm, failures=failures))
         return calibrated(found, self._past.calibration(world.now_s))
 
-    def _outlooks(
-        self, look: _Look, ids: Sequence[JobId], specs: Sequence[JobSpec], estimates: Sequence[Estimate | None]
-    ) -> tuple[dict[JobId, JobForecast], str | None]:
+    def _outlooks(self, look: _Look, records: Sequence[JobRecord]) -> tuple[dict[JobId, JobForecast], str | None]:
         """Forecasts of the planned jobs beside all others, or the reason without them."""
-        records = [
-            _record(look, job, spec, estimate) for job, spec, estimate in zip(ids, specs, estimates, strict=True)
-        ]
         try:
             found = self._forecast(look, replace(look.world, jobs=(*look.world.jobs, *records)))
         except NoForecast as error:
             return {}, str(error)
-        return {job: found.jobs[job] for job in ids}, None
+        return {record.id: found.jobs[record.id] for record in records}, None
 
 
 def _record(look: _Look, job: JobId, spec: JobSpec, estimate: Estimate | None) -> JobRecord:
@@ -232,11 +229,20 @@ def _record(look: _Look, job: JobId, spec: JobSpec, estimate: Estimate | None) -
     return record
 
 
+def _empty(snapshot: WorldSnapshot) -> ClusterView:
+    """Its servers and their reservations at that time, without jobs."""
+    view = World(snapshot.cluster, snapshot.costs)
+    view.now_s, view.server_reservations = snapshot.now_s, snapshot.windows
+    return view
+
+
 def _planned(
-    look: _Look, spec: JobSpec, estimate: Estimate | None, outlook: JobForecast | None, reason: str | None
+    look: _Look, view: ClusterView, record: JobRecord, outlook: JobForecast | None, reason: str | None
 ) -> PlannedJob:
-    cluster = look.world.cluster
+    cluster, spec, estimate = look.world.cluster, record.spec, record.estimate
     slowdown = estimate.slowdown if estimate is not None else None
     best = find(FreePool(cluster, list(look.usable_gpus)), cluster, spec, slowdown=slowdown)
-    now = find(FreePool(cluster, list(look.free_gpus), look.spare), cluster, spec)
+    closed = closed_servers(view, record)
+    free_gpus = [0 if server in closed else gpus for server, gpus in enumerate(look.free_gpus)]
+    now = find(FreePool(cluster, free_gpus, look.spare), cluster, spec)
     return PlannedJob(spec, estimate, best, now, outlook, outlook.reason if outlook is not None else reason)

@@ -13,9 +13,10 @@ from policies.lifecycle import JobState
 from policies.model.cluster import Cluster, Server
 from policies.model.decision import Change, Decision
 from policies.model.estimate import Attained, Estimate, Prediction, PredictionRequest, Reported, Unit
-from policies.model.ids import JobId
+from policies.model.ids import JobId, ServerIndex
 from policies.model.job import JobSpec
 from policies.model.reasons import Reason
+from policies.model.server_reservation import ServerReservation
 from policies.model.view import ClusterView
 from policies.registry import make_policy
 from predictor.serving import LivePredictor
@@ -262,6 +263,20 @@ def test_a_plan_queues_behind_present_jobs_and_stores_nothing(live: Live, tmp_pa
     assert "held" in second.reason
     assert repr(live.engine.world.jobs) == before
     assert live.engine.world.jobs[JobId(1)].state is JobState.RUNNING
+
+
+@pytest.mark.parametrize(("starts_at_s", "closed"), [(40.0, True), (149.0, True), (150.0, False)])
+def test_a_server_that_is_set_aside_for_others_is_not_free_for_a_plan(
+    live: Live, tmp_path: Path, starts_at_s: float, closed: bool
+) -> None:
+    """Now, or before the job of 100 s would end."""
+    live.engine.world.server_reservations = (
+        ServerReservation(1, (ServerIndex(0),), starts_at_s, 10_000.0, user="other"),
+    )
+    of_others, own = make(live, tmp_path).plan([JobSpec("a", "u", 1), JobSpec("a", "other", 1)]).jobs
+    assert (of_others.now is None) == closed
+    assert own.now is not None
+    assert of_others.best is not None
 
 
 def test_a_plan_without_a_forecast_has_a_placement_and_a_reason(live: Live, tmp_path: Path) -> None:
