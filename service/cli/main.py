@@ -8,6 +8,7 @@ import atexit
 import gc
 import os
 import sys
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -156,6 +157,9 @@ def main() -> None:
     if sys.stdout is None:
         # It was closed at the start (``>&-``). The next file that is opened takes its descriptor: better this one than a socket.
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 (open until the end)
+    elif isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        # A name with characters that the terminal cannot show ends no command.
+        sys.stdout.reconfigure(errors="replace")
     if sys.argv[1:2] == ["sim"] or sys.argv[1:3] == ["model", "value"]:
         # Simulations use one process a core. Their products of small matrices need no threads, and a process with threads cannot
         # be forked.

@@ -1,5 +1,6 @@
 """Commands import only what they need: looking at the queue must not wait for the libraries of a server or a simulator."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,16 @@ def test_a_command_without_standard_output_ends_as_usual() -> None:
         assert errors in ran.stderr
         assert "Traceback" not in ran.stderr
         assert bool(ran.stderr) == bool(errors)
+
+
+def test_characters_that_the_terminal_cannot_show_are_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "ünï 漢🚀"
+    environment = os.environ | {"SOONER_DATA_DIR": str(folder), "PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "1"}
+    for arguments in ([], ["--no-such-ü漢"]):
+        command = [sys.executable, "-m", "service.cli.main", "config", "show", *arguments]
+        ran = subprocess.run(command, env=environment, capture_output=True, encoding="latin-1", timeout=60.0)
+        assert "Traceback" not in ran.stderr
+        assert (ran.returncode, "ünï ??" in ran.stdout) == ((2, False) if arguments else (0, True)), ran.stderr
 
 
 def test_the_queue_needs_no_settings() -> None:
