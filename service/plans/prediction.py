@@ -33,6 +33,11 @@ def unplanned(given: Given, model: Model, gpus_max: int | None = None) -> tuple[
 
     ``gpus_max``: the GPUs of a cluster file, all of which are used where no number is given.
     """
+    if given.micro_batch is not None:
+        problem = (
+            f"must be left out without a configuration: a ranking chooses that of each plan (got {given.micro_batch})"
+        )
+        raise ReadError("--micro-batch", problem)
     draft = Draft(given, model)
     if given.nodes is None:
         draft.set("gpus", gpus_max, "all of this type in the cluster file")

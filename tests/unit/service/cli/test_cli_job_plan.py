@@ -184,6 +184,10 @@ def test_warnings_go_to_standard_error() -> None:
             "give a configuration (--from-megatron, --from-deepspeed, --from-accelerate, --from-torchrun)",
         ),
         (("--model", "llama3-8b"), "gpus: is in neither the configuration nor the options"),
+        (
+            ("--model", "llama3-8b", "--gpus", "8", "--micro-batch", "4"),
+            "--micro-batch: must be left out without a configuration: a ranking chooses that of each plan (got 4)",
+        ),
         ((*ON_64[:-1], "60"), "gpus: must be a multiple of tensor 8 x pipeline 2 = 16 (got 60, --gpus)"),
         (
             ("--from-megatron", MEGATRON, "--model", "llama-70", "--gpus", "64"),
