@@ -30,6 +30,7 @@ _FINAL_STATES = {JobState.SUCCEEDED: "succeeded", JobState.FAILED: "failed", Job
 
 UNFINISHED = "has not ended yet"
 NEVER_RAN = "never ran"
+KEPT_NO_WORK = "ran, but kept no work"
 EARLIER = "was submitted before the window"
 
 
@@ -76,15 +77,20 @@ def own_history(recorded: Sequence[RecordedJob], cluster: Cluster, since_s: floa
         if job.state not in TERMINAL or job.finished_at_s is None:
             left_out[UNFINISHED] += 1
         elif each.reached is None or each.reached.service_s <= 0.0:
-            left_out[NEVER_RAN] += 1
+            left_out[_why_no_work(each)] += 1
         elif carried and not carry:
             left_out[EARLIER] += 1
         elif (own := _own_job(each, cluster, start_s, carried)) is not None:
             jobs.append(own)
         else:
-            left_out[NEVER_RAN] += 1
+            left_out[EARLIER if carried else _why_no_work(each)] += 1
     jobs.sort(key=lambda own: (own.row.submit_time_s, own.recorded.record.submitted_at_s, own.recorded.record.id))
     return OwnHistory(start_s, jobs, dict(left_out))
+
+
+def _why_no_work(job: RecordedJob) -> str:
+    ran = any(attempt.started_at_s is not None for attempt in job.attempts)
+    return KEPT_NO_WORK if ran else NEVER_RAN
 
 
 def _own_job(recorded: RecordedJob, cluster: Cluster, start_s: float, carried: bool) -> OwnJob | None:

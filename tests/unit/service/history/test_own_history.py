@@ -24,7 +24,15 @@ from service.db.session import Database
 from service.db.tables import JOBS
 from service.engine.cycle import Reached
 from service.engine.record import AttemptRecord, JobRecord
-from service.history.workload import EARLIER, NEVER_RAN, UNFINISHED, actual_result, own_history, simulated_jobs
+from service.history.workload import (
+    EARLIER,
+    KEPT_NO_WORK,
+    NEVER_RAN,
+    UNFINISHED,
+    actual_result,
+    own_history,
+    simulated_jobs,
+)
 from service.sim.experiment import SimulationOptions, run, run_jobs
 from service.sim.jobs import prepare
 from service.sim.predictors import PredictorNameError
@@ -174,7 +182,8 @@ def test_only_jobs_that_ran_and_ended_are_included() -> None:
             past(1, JobState.FAILED),
             past(2, JobState.CANCELLED, submitted_at_s=1010.0),
             past(3, JobState.RUNNING, finished_at_s=None),
-            past(4, JobState.CANCELLED, service_s=0.0),
+            past(4, JobState.CANCELLED, service_s=0.0, attempts=[]),
+            past(5, JobState.CANCELLED, service_s=0.0),
         ],
         CLUSTER,
         None,
@@ -184,7 +193,7 @@ def test_only_jobs_that_ran_and_ended_are_included() -> None:
         ("1", 0.0, "failed"),
         ("2", 10.0, "killed"),
     ]
-    assert found.left_out == {UNFINISHED: 1, NEVER_RAN: 1}
+    assert found.left_out == {UNFINISHED: 1, NEVER_RAN: 1, KEPT_NO_WORK: 1}
     assert found.start_s == 1000.0
     row = found.jobs[0].row
     assert (row.duration_s, row.end_time_s, row.iterations, row.project) == (100.0, 150.0, 40, "nlp")
@@ -194,7 +203,9 @@ def test_what_is_left_of_a_job_is_at_least_what_a_table_tells() -> None:
     """By rounding, a job that had ended when the window began may have a little left, which no table takes."""
     found = own_history([past(1, service_s=9e-7), past(2, service_s=1e-6)], CLUSTER, None, carry=True)
     assert [job.row.job_id for job in found.jobs] == ["2"]
-    assert found.left_out == {NEVER_RAN: 1}
+    assert found.left_out == {KEPT_NO_WORK: 1}
+    carried = own_history([past(1, service_s=9e-7)], CLUSTER, 1001.0, carry=True)
+    assert carried.left_out == {EARLIER: 1}
 
 
 def test_a_job_that_ended_before_its_submission_by_another_clock_ends_at_its_submission() -> None:
