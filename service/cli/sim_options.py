@@ -58,7 +58,7 @@ PredictorOption = Annotated[
     str,
     typer.Option(
         "--predictor",
-        help="oracle, noisy:SIGMA, adversarial, trained or none. `sooner sim what-if` also takes recorded.",
+        help="oracle, noisy:SIGMA, adversarial, trained or none.",
     ),
 ]
 PreemptionOption = Annotated[

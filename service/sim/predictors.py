@@ -143,9 +143,8 @@ def make_predictor(
         from predictor.retraining import RetrainingPredictor
 
         return RetrainingPredictor(seed)
-    raise PredictorNameError(
-        f"unknown predictor {name!r}; use oracle, noisy:SIGMA, adversarial, trained, recorded or none"
-    )
+    known = "oracle, noisy:SIGMA, adversarial, trained or none, or recorded for the service's own history"
+    raise PredictorNameError(f"unknown predictor {name!r}; use {known}")
 
 
 def adversarial_factor(seed: int, job_id: str) -> float:

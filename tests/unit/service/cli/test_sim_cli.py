@@ -175,6 +175,7 @@ def test_bounds(files: list[str]) -> None:
         (["--preemption", "sometimes"], "option preemption"),
         (["--policy", "fifo", "--preemption", "guided"], "fifo does not preempt"),
         (["--predictor", "noisy:x"], "--predictor"),
+        (["--predictor", "foo"], "trained or none, or recorded for the service's own history"),
         (["--network", "wifi"], "'wifi' is unknown; use reserved, contended"),
         (["--network", "contended:xi3=1"], "'xi3=1' is not NAME=VALUE with one of the names xi1, a, xi2"),
         (["--checkpoint-s", "-1"], "--checkpoint-s"),
