@@ -91,7 +91,8 @@ def _chosen(kinds: Sequence[str] | None) -> list[str]:
     """The models to train. Experts that need no training may be named, and are always scored."""
     for kind in kinds or ():
         if kind not in (*ESTIMATORS, *BASIC, _DECLARED):
-            raise EvaluationError(f"unknown model {kind!r}; the models are {', '.join((*ESTIMATORS, *BASIC))}")
+            scored = f"{', '.join((*BASIC, _DECLARED))} need no training and are always scored"
+            raise EvaluationError(f"unknown model {kind!r}; the models are {', '.join(ESTIMATORS)}; {scored}")
     return [kind for kind in ESTIMATORS if kinds is None or kind in kinds]
 
 

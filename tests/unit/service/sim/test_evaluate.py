@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from predictor.baselines import NAMES as BASELINE_NAMES
 from predictor.experts import EMPIRICAL
+from predictor.training import ESTIMATORS
 from service.cli.main import app
 from service.sim.evaluate import EvaluationError, evaluate, rows_of
 from service.sim.workloads.generate import generate, make_families
@@ -106,8 +107,12 @@ def test_models_are_trained_by_name_and_baselines_always_scored() -> None:
     assert set(without["models"]) == {*BASELINE_NAMES, *EMPIRICAL, "declared", "served"}
     both = evaluate(_workload(150), ["quantile_forest", "xgboost"], chunks=2).document
     assert set(both["models"]) == {*BASELINE_NAMES, *EMPIRICAL, "declared", "xgboost", "quantile_forest", "served"}
-    with pytest.raises(EvaluationError, match="unknown model 'oracle'; the models are random_forest, "):
+    with pytest.raises(EvaluationError, match="unknown model 'oracle'; the models are ") as refusal:
         evaluate(_workload(150), ["oracle"])
+    to_train, scored = str(refusal.value).split("; the models are ")[1].split("; ")
+    assert set(to_train.split(", ")) == set(ESTIMATORS)
+    always = {*without["models"]} - {"served"}
+    assert set(scored.removesuffix(" need no training and are always scored").split(", ")) == always
 
 
 def test_a_label_counts_from_the_end_in_the_log() -> None:
