@@ -8,6 +8,7 @@ import typer
 
 from service.cli.output import Column, fitting, print_table
 from service.domain.duration import words_of
+from service.sim.results import Result
 from service.sim.seeds import HALF_WIDTH, RATIO, WORDS, over_seeds, ratio_words
 from service.simulations.runs import Finished
 
@@ -17,6 +18,11 @@ _DECISIVE = (
     *(RATIO, "mean_jct_s", "p99_jct_s", "mean_queueing_delay_s", "mean_slowdown"),
     *("utilization_ratio", "preemptions", "wasted_gpu_s"),
 )
+_OF_FINISHED = (
+    *("mean_jct_s", "median_jct_s", "p90_jct_s", "p99_jct_s"),
+    *("mean_queueing_delay_s", "mean_slowdown"),
+)
+"""Measures over the finished jobs."""
 _PROMISES = ("promises", "promises_kept_ratio", "mean_lateness_s", "mean_promised_jct_s", "promised_jct_ratio")
 """Measures that are shown if a run promises ends."""
 
@@ -27,7 +33,7 @@ def print_results(runs: Sequence[Finished]) -> None:
     Runs that differ only in their seed are one: the mean of each measure, and how sure that of the ratio is.
     """
     promised = any(run.result.promises for run in runs)
-    documents = [run.result.to_dict() | (run.faults.to_dict() if run.faults is not None else {}) for run in runs]
+    documents = [_defined(run.result) | (run.faults.to_dict() if run.faults is not None else {}) for run in runs]
     shown = over_seeds(documents)
     if len(shown) <= _COLUMNS_MAX:
         wide = max(18, *(2 + len(document["policy"]) for document in shown))
@@ -45,6 +51,16 @@ def print_results(runs: Sequence[Finished]) -> None:
             typer.echo(f"without room for {', '.join(left)} (--json has all)", err=True)
     if "seeds" in shown[0]:
         typer.echo(WORDS)
+
+
+def _defined(result: Result) -> dict[str, Any]:
+    """The document, with None for the measures that are 0 because they are of no jobs."""
+    of_none: tuple[str, ...] = ()
+    if not result.finished:
+        of_none += _OF_FINISHED
+    if not result.jobs:
+        of_none += ("makespan_s", "utilization_ratio", "lower_bound_mean_jct_s")
+    return result.to_dict() | dict.fromkeys(of_none)
 
 
 def _value(key: str, document: dict[str, Any]) -> str:

@@ -228,7 +228,8 @@ def bounds_command(flags: InputOptions, as_json: JsonFlag = False) -> None:
         print_json(document)
         return
     for key, value in document.items():
-        typer.echo(f"{label(key):<26}{cell(key, value)}")
+        # Without jobs there are no means.
+        typer.echo(f"{label(key):<26}{cell(key, value if bounds.jobs or not key.endswith('_s') else None)}")
 
 
 def _end(runs: Sequence[Finished]) -> None:

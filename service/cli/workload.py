@@ -11,7 +11,7 @@ from service.cli.output import JsonFlag, print_json
 from service.config.cluster_file import ClusterFileError, load_cluster
 from service.domain.counts import count_of
 from service.reports.workload import description_html, formatted
-from service.sim.workloads.describe import describe
+from service.sim.workloads.describe import describe, undefined
 from service.sim.workloads.files import WorkloadError
 from service.sim.workloads.generate import JOBS_MAX, PROGRAMS, USERS, generate
 from service.sim.workloads.importers import IMPORTERS, import_trace
@@ -92,8 +92,9 @@ def describe_command(
     if as_json:
         print_json(description)
         return
+    unknown = undefined(workload)
     for key, value in description.items():
-        typer.echo(f"{key:<30}{formatted(key, value)}")
+        typer.echo(f"{key:<30}{formatted(key, None if key in unknown else value)}")
 
 
 def generate_command(

@@ -153,7 +153,7 @@ def summarise(
     jcts_s = sorted([outcome.jct_s for outcome in done] or [0.0])
     mean_s = fsum(jcts_s) / len(jcts_s)
     makespan_s = max((outcome.finish_time_s for outcome in outcomes), default=first_submission_s) - first_submission_s
-    wasted_gpu_s = sum(outcome.gpus * outcome.wasted_s for outcome in outcomes)
+    wasted_gpu_s = sum((outcome.gpus * outcome.wasted_s for outcome in outcomes), 0.0)
     useful_gpu_s = sum(outcome.gpus * outcome.held_s for outcome in outcomes) - wasted_gpu_s
     bound_s = bounds.lower_bound_mean_jct_s
     return Result(

@@ -41,15 +41,30 @@ def describe(workload: Workload, cluster: Cluster | None = None) -> dict[str, An
         **_recurrence(jobs),
         **_rhythm(jobs, span_s),
         "gpus_max": max(sizes, default=0),
-        **_quantiles("gpus", [float(job.gpus) for job in jobs], (50, 90, 99), ""),
+        **_of_sizes(jobs),
         "jobs_by_gpus": {str(size): sizes[size] for size in sorted(sizes)},
-        **_quantiles("duration", [job.duration_s for job in jobs], (10, 25, 50, 75, 90, 99), "_s"),
+        **_of_durations(jobs),
         "with_iterations": sum(job.iterations is not None for job in jobs),
         "with_model": sum(bool(job.model) for job in jobs),
         "with_declared_iterations": sum(job.declared_iterations is not None for job in jobs),
         "with_walltime": sum(job.walltime_s is not None for job in jobs),
         "final_states": dict(sorted(Counter(job.final_state or "unknown" for job in jobs).items())),
     }
+
+
+def undefined(workload: Workload) -> set[str]:
+    """Keys of the description that are 0 because they are shares, rates or quantiles of nothing."""
+    jobs, found = workload.jobs, set[str]()
+    if not factors_to_past(jobs):
+        found.add("repeats_off_2x_ratio")
+    if not any(job.user for job in jobs):
+        found |= {"top_user_jobs_ratio", "top_tenth_of_users_jobs_ratio"}
+    if not jobs or jobs[-1].submit_time_s == jobs[0].submit_time_s:
+        found |= {"load_ratio", "mean_gpus_busy", "jobs_per_day"}
+    if not jobs:
+        found |= {"span_s", *_recurrence(jobs).keys() - {"recurrence_keys"}, "gpus_max"}
+        found |= _of_sizes(jobs).keys() | _of_durations(jobs).keys()
+    return found
 
 
 def _load(jobs: Sequence[WorkloadJob], busy: float, cluster: Cluster | None) -> dict[str, Any]:
@@ -126,6 +141,14 @@ def _rhythm(jobs: Sequence[WorkloadJob], span_s: float) -> dict[str, Any]:
         "busiest_day_ratio": max(days, default=None),
         "quietest_day_ratio": min(days, default=None),
     }
+
+
+def _of_sizes(jobs: Sequence[WorkloadJob]) -> dict[str, float]:
+    return _quantiles("gpus", [float(job.gpus) for job in jobs], (50, 90, 99), "")
+
+
+def _of_durations(jobs: Sequence[WorkloadJob]) -> dict[str, float]:
+    return _quantiles("duration", [job.duration_s for job in jobs], (10, 25, 50, 75, 90, 99), "_s")
 
 
 def _quantiles(name: str, values: Sequence[float], levels: Sequence[int], unit: str) -> dict[str, float]:

@@ -28,7 +28,7 @@ def _finished(policy: str, seed: int, ratio: float | None, **more: Any) -> Finis
         events=0,
     )
     values = {name: getattr(empty, name) for name in Result.__slots__}
-    return Finished(Result(**values | {"ratio_to_lower_bound": ratio, **more}), None)
+    return Finished(Result(**values | {"jobs": 1, "finished": 1, "ratio_to_lower_bound": ratio, **more}), None)
 
 
 def _rows(capsys: pytest.CaptureFixture[str]) -> dict[str, list[str]]:
@@ -98,3 +98,13 @@ def test_as_many_columns_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch, w
     monkeypatch.setenv("COLUMNS", str(wide))
     assert fitting(columns, ["x"], 1) == columns[:shown]
     assert fitting(columns, ["x"], 2) == columns[: max(2, shown)]
+
+
+@pytest.mark.parametrize("jobs", [0, 1])
+def test_means_of_no_jobs_are_not_shown_as_zeros(capsys: pytest.CaptureFixture[str], jobs: int) -> None:
+    print_results([_finished("fifo", 0, None, jobs=jobs, finished=0)])
+    shown = {key: _cells(row)[0] for key, row in _rows(capsys).items() if _cells(row)}
+    assert {shown[key] for key in ("mean_jct", "p99_jct", "mean_queueing_delay", "mean_slowdown")} == {"-"}
+    for key in ("makespan", "lower_bound_mean_jct", "utilization_ratio"):
+        assert (shown[key] == "-") == (jobs == 0)
+    assert (shown["preemptions"], shown["wasted_gpu_time"]) == ("0", "0 s")

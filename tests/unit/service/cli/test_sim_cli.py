@@ -216,3 +216,10 @@ def test_a_simulation_imports_neither_learning_nor_web_nor_database() -> None:
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     heavy = {"sklearn", "xgboost", "fastapi", "sqlmodel", "sqlalchemy", "apscheduler", "scipy", "pandas", "pyarrow"}
     assert heavy.isdisjoint(loaded)
+
+
+def test_bounds_of_no_jobs_are_not_shown_as_zeros(files: list[str]) -> None:
+    Path(files[1]).write_text("job_id,submit_time_s,gpus,duration_s\n")
+    lines = [line.split() for line in RUNNER.invoke(app, ["bounds", *files]).stdout.splitlines()]
+    assert dict(lines[1:3]) == {"jobs": "0", "gpus": "4"}
+    assert {value for _, value in lines[3:]} == {"-"}

@@ -171,3 +171,25 @@ def test_a_file_of_another_ending_is_refused_before_anything_is_made(tmp_path: P
     assert result.exit_code == 2
     assert ".csv, .csv.gz, .parquet, .json, .json.gz" in " ".join(result.stderr.replace("│", " ").split())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_shares_and_means_of_nothing_are_not_described_as_zeros(tmp_path: Path) -> None:
+    table = tmp_path / "w.csv"
+    head = "job_id,submit_time_s,gpus,duration_s,user,name\n"
+
+    def described(rows: str) -> dict[str, str]:
+        table.write_text(head + rows)
+        lines = RUNNER.invoke(app, ["describe", str(table)]).stdout.splitlines()
+        return {line[:30].strip(): line[30:] for line in lines}
+
+    none, one = described(""), described("a,0,2,100,,train\n")
+    counted = {"skipped", "jobs", "users", "projects", "recurrence_keys", "gpu_hours"}
+    counted |= {key for key in none if key.startswith("with_")}
+    assert {key for key, value in none.items() if value == "0"} == counted
+    unknown = {"busiest_hour_ratio", "quietest_hour_ratio", "busiest_day_ratio", "quietest_day_ratio"}
+    unknown |= {"repeats_off_2x_ratio", "top_user_jobs_ratio", "top_tenth_of_users_jobs_ratio"}
+    assert {key for key, value in one.items() if value == "-"} == unknown | {"mean_gpus_busy", "jobs_per_day"}
+    assert (one["recurring_jobs_ratio"], one["duration_median_s"]) == ("0", "100 (1 min 40 s)")
+    last = "".join(f"{job},{job},2,100,,train\n" for job in range(5))
+    assert described(last)["repeats_off_2x_ratio"] == "0"
+    assert RUNNER.invoke(app, ["describe", str(table), "--json"]).stdout.count("null") == 4
