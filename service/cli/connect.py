@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _WRONG_INPUT = frozenset({400, 413, 415, 422})
 """Statuses that say the request itself was wrong."""
 
+UNAUTHORIZED: Final = 401
+
 PATIENCE_S: Final = 5.0
 """A person waits for a command: long enough for another service to take over, and no longer."""
 
@@ -47,7 +49,8 @@ class TokenError(ValueError):
 @contextmanager
 def connect() -> Iterator[Client]:
     """A client of the service in the user's settings. A refusal by the service ends the command with an error line."""
-    with refusals(), Client(**_usual_options()) as client:
+    options = _usual_options()
+    with refusals(without_token=options["token"] is None), Client(**options) as client:
         yield client
 
 
@@ -58,16 +61,20 @@ def async_client() -> AsyncClient:
 
 def _usual_options() -> "ServiceOptions":
     try:
-        return service_options(usual_service() or settings_or_fail(), os.environ.get(URL_VARIABLE) or None)
+        return service_options(_usual(), os.environ.get(URL_VARIABLE) or None)
     except AddressError as error:
         fail(f"{URL_VARIABLE}: {error}")
     except TokenError as error:
         fail(str(error))
 
 
+def _usual() -> "LocalService | Settings":
+    return usual_service() or settings_or_fail()
+
+
 @contextmanager
-def refusals() -> Iterator[None]:
-    """Turn errors of the client into an error line and an exit code."""
+def refusals(*, without_token: bool = False) -> Iterator[None]:
+    """Turn errors of the client into an error line and an exit code. ``without_token``: none was found to send."""
     try:
         yield
     except Unreachable as error:
@@ -75,12 +82,29 @@ def refusals() -> Iterator[None]:
         absent = error.cause == REFUSED and is_loopback(httpx.URL(error.url).host)
         fail(f"{error}{'; to start the service, run: sooner serve' if absent else ''}", EXIT_FAILED)
     except ApiError as error:
+        if error.status == UNAUTHORIZED and without_token:
+            fail(_why_no_token(), EXIT_FAILED)
         for fault in error.errors if len(error.errors) > 1 else ():
             where = fault.get("pointer", fault.get("parameter", ""))
             typer.echo(f"  {where or '(whole body)'}: {fault.get('detail', '')}", err=True)
         fail(str(error), EXIT_USAGE if error.status in _WRONG_INPUT else EXIT_FAILED)
     except ClientError as error:
         fail(str(error), EXIT_USAGE if isinstance(error, Unsendable) else EXIT_FAILED)
+
+
+def _why_no_token() -> str:
+    """Where no token was found, and what would give one."""
+    key = f"{TOKEN_VARIABLE} to an API key"
+    url = os.environ.get(URL_VARIABLE)
+    if url and not is_loopback(_parsed(url).host):
+        return f"the service at {url} needs a token; set {key}"
+    file = _usual().data_dir / TOKEN_FILE
+    try:
+        file.read_bytes()
+        fault = "is empty"
+    except OSError as error:
+        fault = error.strerror or str(error)
+    return f"no token was found ({file}: {fault}); set SOONER_DATA_DIR to the service's data folder, or {key}"
 
 
 def has_key() -> bool:

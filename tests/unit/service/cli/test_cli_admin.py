@@ -420,11 +420,30 @@ def test_where_something_listens_the_remedy_is_not_to_start_a_service(capsys: py
     )
 
 
-def test_without_the_token_the_refusal_says_where_it_is(cli: CliWorld, tmp_path: Path) -> None:
-    (tmp_path / "token").unlink()
-    result = cli.run("q")
-    assert result.exit_code == 1
-    assert "the file 'token' of the service's data folder" in result.stderr
+def test_without_a_token_the_refusal_says_where_none_was_found(cli: CliWorld, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("\n")
+    fault, remedy = "is empty", "set SOONER_DATA_DIR to the service's data folder, or SOONER_TOKEN to an API key"
+    for _ in range(2):
+        result = cli.run("q")
+        assert (result.exit_code, result.stderr) == (1, f"error: no token was found ({file}: {fault}); {remedy}\n")
+        file.unlink(missing_ok=True)
+        fault = "No such file or directory"
+
+
+def test_a_service_elsewhere_needs_a_token_that_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SOONER_URL", "http://elsewhere.test")
+    refused = ApiError({"status": 401, "title": "A valid token is required"})
+    with pytest.raises(typer.Exit), connect.refusals(without_token=True):
+        raise refused
+    with pytest.raises(typer.Exit), connect.refusals():
+        raise refused
+    assert capsys.readouterr().err == (
+        "error: the service at http://elsewhere.test needs a token; set SOONER_TOKEN to an API key\n"
+        "error: A valid token is required\n"
+    )
 
 
 # The command line itself
