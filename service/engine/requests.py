@@ -230,8 +230,11 @@ def _apply_server(cycle: Cycle, request: EngineRequest) -> None:
         _unhealthy(cycle, request.server, request.note, request.drain)
         return
     record = cycle.world.servers[request.server]
-    record.drained = request.kind is RequestKind.SERVER_DRAINED
-    record.health_reason = ""
+    drained = request.kind is RequestKind.SERVER_DRAINED
+    if record.drained is drained and not record.health_reason:
+        return
+    # Drained by an operator from now on, also one that a sign of a fault had drained.
+    record.drained, record.health_reason = drained, ""
     cycle.change_server(request.server, ServerEventKind.DRAINED if record.drained else ServerEventKind.RESUMED)
 
 

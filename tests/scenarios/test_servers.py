@@ -122,6 +122,18 @@ def test_drains_and_resumes_of_an_operator_are_events_too() -> None:
     assert seen == [(0, ServerEventKind.DRAINED.value, ""), (0, ServerEventKind.RESUMED.value, "")]
 
 
+def test_a_drain_of_a_drained_server_and_a_resume_of_another_one_are_no_events() -> None:
+    story = cluster("2x2", policy("fifo")).until(0)
+    seen = events(story)
+    story.resume(1).until(1).drain(0).drain(0).until(2).drain(0).until(3).resume(0).resume(0).until(4)
+    assert seen == [(0, ServerEventKind.DRAINED.value, ""), (0, ServerEventKind.RESUMED.value, "")]
+    assert not story.memory.pending_requests(10)
+    seen.clear()
+    unhealthy(story, 0, "Xid 79", drain=True).until(5)
+    story.drain(0).until(6).drain(0).until(7)
+    assert seen[-2:] == [(0, "drained", "Xid 79"), (0, "drained", "")], "an operator takes over the drain for a fault"
+
+
 def test_the_gpus_that_an_attempt_got_are_stored_with_it_and_take_no_other_jobs_gpus() -> None:
     story = cluster("1x4", policy("fifo")).job("a", gpus=2, runs_s=100).until(0)
     got = Report(ReportKind.STARTED, 0.0, story.attempt("a"), gpu_ids=((2, 3),))
