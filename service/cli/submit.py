@@ -5,7 +5,8 @@ from __future__ import annotations
 import getpass
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -25,7 +26,7 @@ from service.cli.output import OnceStyle, Style, chosen, pause, printable, show
 from service.cli.plan_words import plan_lines
 from service.cli.selectors import SelectorArgument, select
 from service.cli.short_forms import array_of, gpu_types_of, topology_of, volume_of, words_of
-from service.client import TERMINAL_STATES, UNFINISHED_STATES, Client
+from service.client import TERMINAL_STATES, UNFINISHED_STATES, Client, ClientError
 from service.client.noun import PAGE_SIZE
 from service.domain.duration import PERIOD_S_MIN
 
@@ -200,8 +201,10 @@ def submit_command(
         if dry_run:
             show_plans(client.jobs.plan(complete(body, options)), how)
             return
-        jobs = client.jobs.submit_many(complete(body, options))
+        whole = complete(body, options)
+        jobs = client.jobs.submit_many(whole)
         _print_plans(jobs)
+        _warn_of_failures(client, whole)
         if wait:
             _print_submitted(jobs)
             _wait_and_end(client, [job["id"] for job in jobs], timeout_s, jobs, how)
@@ -239,6 +242,27 @@ def _print_plans(jobs: Sequence[JobDocument]) -> None:
     for job in jobs:
         for name, text in plan_lines(job):
             typer.echo(printable(f"job {job['id']}: {name}: {text}"), err=True)
+
+
+def _warn_of_failures(client: Client, body: Mapping[str, Any]) -> None:
+    """Name jobs whose success is waited for in vain, among the first :data:`LOOK_SINGLY_MAX`."""
+    # The jobs are submitted, whether or not more can be said of them.
+    with suppress(ClientError):
+        for needed in list(dict.fromkeys(_needed(body)))[:LOOK_SINGLY_MAX]:
+            state = client.jobs.show(needed)["state"]
+            if state in TERMINAL_STATES and state != "succeeded":
+                line = f"warning: after: job {needed} has not succeeded ({state}); a job after it is cancelled"
+                typer.echo(line, err=True)
+
+
+def _needed(body: Mapping[str, Any]) -> Iterator[int]:
+    """The jobs that must succeed, of a submission that was accepted."""
+    for job in body.get("jobs") or [body]:
+        for entry in job.get("after") or ():
+            if isinstance(entry, int):
+                yield entry
+            elif entry.get("when", "success") == "success":
+                yield entry["job"]
 
 
 def more_of(job: JobDocument) -> str:

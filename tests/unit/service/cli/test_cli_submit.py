@@ -284,6 +284,19 @@ def test_after_and_after_any_say_which_end_is_waited_for(cli: CliWorld) -> None:
     assert (spec.after, spec.after_any) == ((1,), (2,))
 
 
+def test_a_job_after_one_that_has_failed_is_submitted_with_a_warning(cli: CliWorld, tmp_path: Path) -> None:
+    for state in ("failed", "succeeded", "cancelled"):
+        set_job(cli, cli.submit(), state=state)
+    line = "warning: after: job {} has not succeeded ({}); a job after it is cancelled\n"
+    done = cli.run("job", "submit", "--name", "a", "--after", "1,2", "--after-any", "3", "--quiet", "--", "true")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "4\n", line.format(1, "failed"))
+    file = tmp_path / "jobs.yaml"
+    head = "command: [x], gpus: 1"
+    file.write_text(f"jobs: [{{name: a, {head}, after: 2}}, {{name: b, {head}, after: [{{job: 3}}, 4]}}]")
+    done = cli.run("job", "submit", str(file), "--quiet")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "5\n6\n", line.format(3, "cancelled"))
+
+
 def test_what_job_spec_prints_of_several_jobs_is_a_job_file(cli: CliWorld, tmp_path: Path) -> None:
     cli.submit(name="first", env={"LR": "0.1"})
     cli.submit(name="second", gpus=1, walltime_s=7200)
