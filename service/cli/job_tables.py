@@ -73,8 +73,10 @@ def interval(job: JobDocument) -> str:
 
 
 def eta(job: JobDocument) -> str:
-    """When the job will end, as the service returns it; empty where it returns none."""
-    return when(job["eta"])
+    """When the job will end, as the service returns it; empty where it returns none. It may be of an old forecast."""
+    if job["eta"] is None:
+        return ""
+    return "overdue" if datetime.fromisoformat(job["eta"]) < datetime.now(UTC) else when(job["eta"])
 
 
 def eta_note(jobs: Sequence[JobDocument]) -> str:

@@ -1,11 +1,12 @@
 """Tables and words for people."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from service.cli.job_tables import JOBS, duration, eta_note, interval, iterations
+from service.cli.job_tables import JOBS, duration, eta_note, interval, iterations, when
 from service.cli.output import Column, rich_table
 from service.wire.jobs import JobDocument, PredictionDocument
 
@@ -118,6 +119,13 @@ def test_each_reason_for_a_missing_eta_is_told_once_with_its_jobs() -> None:
     assert eta_note(jobs) == "ETA of jobs 1, 2, 3, 4, 5 and 2 others: There are no forecasts.\nETA of job 8: Held."
     assert eta_note(jobs[4:8]) == "ETA of jobs 5, 6, 7: There are no forecasts.\nETA of job 8: Held."
     assert eta_note(jobs[:7]) == "ETA: There are no forecasts.", "it is the reason of all"
+
+
+def test_an_eta_that_has_passed_is_overdue() -> None:
+    [column] = [column for column in JOBS.columns if column.header == "ETA"]
+    soon = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    etas = (None, "2026-01-01T00:00:00Z", soon)
+    assert [column.text(job(eta=each)) for each in etas] == ["", "overdue", when(soon)]
 
 
 def test_a_duration_that_is_missing_is_an_empty_cell() -> None:
