@@ -86,7 +86,8 @@ class JobForecast:
     """One job. ``start`` is None for a job that holds GPUs. ``reason`` is set if ``start`` or ``finish`` is missing otherwise.
 
     ``source`` names the source of the job's totals, ``model_version`` the model that predicted it ("": none). In a calibrated
-    forecast ``drawn_start`` and ``drawn_finish`` are the quantiles of the futures.
+    forecast ``drawn_start`` and ``drawn_finish`` are the quantiles of the futures. ``least_run_s``: the shortest time from its
+    start to its end in any of them, 0 for a job without ``start``.
     """
 
     job: JobId
@@ -99,6 +100,7 @@ class JobForecast:
     model_version: str = ""
     drawn_start: Spread | None = None
     drawn_finish: Spread | None = None
+    least_run_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,6 +403,11 @@ def _job_forecast(prospect: Prospect, futures: Sequence[Future]) -> JobForecast:
     job = prospect.job
     ends = [future.ended_at_s[job.id] for future in futures if job.id in future.ended_at_s]
     starts = [future.started_at_s[job.id] for future in futures if job.id in future.started_at_s]
+    runs_s = [
+        future.ended_at_s[job.id] - future.started_at_s[job.id]
+        for future in futures
+        if job.id in future.started_at_s and job.id in future.ended_at_s
+    ]
     queued = job.state is JobState.QUEUED
     never_starts = len(futures) - len(starts) if queued else 0
     reason = None
@@ -418,6 +425,7 @@ def _job_forecast(prospect: Prospect, futures: Sequence[Future]) -> JobForecast:
         reason=reason,
         gpus=job.spec.gpus,
         model_version=job.estimate.model_version if job.estimate is not None else "",
+        least_run_s=min(runs_s, default=0.0) if queued else 0.0,
     )
 
 

@@ -158,8 +158,9 @@ def _calibrated(job: JobForecast, calibration: Calibration, now_s: float) -> Job
     start = _moved(job.start, Milestone.START, calibration, now_s)
     finish = _moved(job.finish, Milestone.FINISH, calibration, now_s)
     if start is not None and finish is not None:
-        # A job does not end before it starts.
-        finish = Spread(*(max(pair) for pair in zip(_times(start), _times(finish), strict=True)))
+        # Both are moved apart from each other. The job runs between them, in every future at least so long.
+        earliest = (at_s + job.least_run_s for at_s in _times(start))
+        finish = Spread(*(max(pair) for pair in zip(earliest, _times(finish), strict=True)))
     return replace(job, start=start, finish=finish, drawn_start=job.start, drawn_finish=job.finish)
 
 

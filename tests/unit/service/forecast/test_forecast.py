@@ -85,6 +85,7 @@ def test_a_queue_behind_a_running_job_computed_by_hand() -> None:
     assert found.jobs[JobId(1)].finish == sure(NOW_S + 60.0)
     assert (found.jobs[JobId(2)].start, found.jobs[JobId(2)].finish) == (sure(NOW_S + 60.0), sure(NOW_S + 110.0))
     assert (found.jobs[JobId(3)].start, found.jobs[JobId(3)].finish) == (sure(NOW_S + 110.0), sure(NOW_S + 120.0))
+    assert [each.least_run_s for each in found.jobs.values()] == [0.0, 50.0, 10.0]
     assert {each.source for each in found.jobs.values()} == {"told"}
     assert {each.reason for each in found.jobs.values()} == {None}
 

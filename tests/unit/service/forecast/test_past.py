@@ -169,17 +169,19 @@ def test_a_record_without_failures_has_no_rates(database: Database) -> None:
     assert RecordedPast(database).failures(4 * DAY_S) == NO_FAILURES
 
 
-def test_a_calibrated_forecast_keeps_what_was_drawn_and_ends_after_it_starts() -> None:
+def test_a_calibrated_forecast_keeps_what_was_drawn_and_ends_after_it_has_run() -> None:
     start, finish = Spread(110.0, 120.0, 130.0), Spread(210.0, 220.0, 230.0)
     late = Calibration([Outcome(Milestone.START, (10.0, 20.0, 30.0), 900.0)] * 500)
-    found = calibrated(Forecast(100.0, 9, {JobId(1): JobForecast(JobId(1), start, finish, 9, "told")}), late)
+    found = calibrated(
+        Forecast(100.0, 9, {JobId(1): JobForecast(JobId(1), start, finish, 9, "told", least_run_s=70.0)}), late
+    )
     moved = found.jobs[JobId(1)]
     assert (moved.drawn_start, moved.drawn_finish) == (start, finish)
     assert moved.start is not None
     assert moved.start.p10_s > 900.0
     assert moved.finish is not None
-    assert moved.finish.p10_s >= moved.start.p10_s
-    assert moved.finish.p90_s >= moved.start.p90_s
+    assert moved.finish.p10_s == moved.start.p10_s + 70.0
+    assert moved.finish.p90_s == moved.start.p90_s + 70.0
 
 
 class _Late:
