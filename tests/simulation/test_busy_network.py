@@ -42,7 +42,7 @@ def test_jobs_that_would_be_placed_alike_get_what_a_search_for_each_would_find(
         return search(context, job, key, consolidated_only=consolidated_only)
 
     monkeypatch.setattr(victims, "_searched", counted)
-    workload = generate(2, 600, gpus=64, load=1.5, programs=40)
+    workload = generate(3, 600, gpus=64, load=1.5, programs=40)
     cluster = Cluster("slow", tuple(Server(f"s{m}", 8, nic_bytes_s=25e9 / 8, intra_bytes_s=120e9) for m in range(8)))
     shared = run(workload, cluster, make_policy("asrpt", options))
     monkeypatch.setattr(PreemptionContext, "likeness", lambda *_: None)
