@@ -84,16 +84,16 @@ def fill_servers(context: PreemptionContext, plan: Plan, load: float) -> None:
 
     ``load`` is that of :class:`Queue`.
 
-    GPUs of each type are filled for themselves, since a gang never mixes them; those of which most are free come first, so that
-    jobs that take several types go there. Guarded jobs have had their turn before and are left out. No other job is displaced in
-    this decision; GPUs that stay free are for first fit. O(types x (running jobs + prefix) log n).
+    GPUs of each type are filled for themselves, since a gang never mixes them; a job that takes several types is in the target of
+    the first. Guarded jobs have had their turn before and are left out. No other job is displaced in this decision; GPUs that are
+    still free then are for first fit. O(types x (running jobs + prefix) log n).
     """
     pool, cluster = context.state.pool, context.view.cluster
     if not context.state.waiting:
         return
     running = [(job, type_of(cluster, placement)) for job, placement in _displaceable(context)]
     tried: set[JobId] = set()
-    for gpu_type in sorted(pool.gpu_types, key=lambda name: -pool.free_of_type(name)):
+    for gpu_type in pool.gpu_types:
         of_type = {job.id: job for job, name in running if name == gpu_type}
         target = _target(context, plan, gpu_type, of_type, tried, load)
         _place(context, plan, target, of_type)

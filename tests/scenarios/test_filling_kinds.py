@@ -7,6 +7,7 @@ import pytest
 from policies.model.cluster import Cluster, Server
 from policies.state.gang_mix import GangMix
 from service.engine.world import Costs, World
+from service.sim.executor import ExecutorCosts
 from service.sim.experiment import SimulationOptions, run
 from service.sim.workloads.model import Workload, WorkloadJob
 from tests.scenarios.dsl import Story, cluster, policy, servers
@@ -41,6 +42,34 @@ def test_the_largest_gang_of_each_type_goes_first() -> None:
 def test_a_job_of_any_type_goes_where_gpus_are_free() -> None:
     story = two_types().until(100)
     story.job("any", gpus=4, runs_s=10).until(100).starts("any").on("any", 1)
+
+
+def test_jobs_of_any_type_fill_all_types() -> None:
+    story = two_types().until(100)
+    story.job("one", gpus=4, runs_s=10).job("two", gpus=4, runs_s=20).until(100)
+    story.preempts("long").starts("one", "two").on("one", 1).on("two", 0)
+
+
+def test_the_wait_for_a_gang_is_compared_with_the_gpus_of_its_type_that_idle() -> None:
+    """As in ``test_a_short_job_goes_before_a_gang_where_the_gpus_that_idle_cost_less_than_its_wait``; A100s do not matter."""
+    for gangs, first in ((9, "small"), (10, "gang0")):
+        story = cluster("1x8:V100 1x8:A100", policy("asrpt", **FILLING))
+        story.job("first", gpus=8, runs_s=10, gpu_type="V100").job("small", gpus=1, runs_s=20, at_s=1, gpu_type="V100")
+        for number in range(gangs):
+            story.job(f"gang{number}", gpus=8, runs_s=1000, at_s=1, gpu_type="V100")
+        assert story.until(1).engine.explain(story.ids["small"]).jobs_ahead == gangs - 9
+        story.until(10).starts(first)
+
+
+@pytest.mark.parametrize(("restart_s", "stopped"), [(4.0, ["runner"]), (5.0, [])])
+def test_a_restart_delays_the_jobs_that_wait_for_the_type(restart_s: float, stopped: list[str]) -> None:
+    """10 + 3 x 7/8 x 10 = 36.25 s are gained; 30 + 4 + 3 x 4/8 = 35.5 s are lost, or 30 + 5 + 3 x 5/8 = 36.9 s."""
+    story = cluster("1x8:V100 1x8:A100", policy("asrpt", **FILLING), costs=ExecutorCosts(restart_s=restart_s))
+    story.job("runner", gpus=1, runs_s=12, gpu_type="V100").until(0).starts("runner")
+    story.job("gang", gpus=8, runs_s=30, at_s=2, gpu_type="V100")
+    for number in (2, 3):
+        story.job(f"gang{number}", gpus=8, runs_s=100, at_s=2, gpu_type="V100")
+    story.until(2).preempts(*stopped)
 
 
 def test_a_job_that_finds_no_gpus_it_can_take_displaces_others_as_without_filling() -> None:

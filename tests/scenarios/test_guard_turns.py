@@ -31,6 +31,20 @@ def test_a_service_that_starts_again_knows_when_the_next_turn_begins() -> None:
     assert story.until(2001).record("b").first_started_at_s == 2001.0
 
 
+def test_gpus_are_not_reserved_for_a_gang_before_its_turn() -> None:
+    """Jobs that cannot checkpoint follow each other, so GPUs are reserved for overdue gangs.
+
+    The first runs from 1,200 s on, of which 50 s are its turn: four GPUs for 50 s are what 0.2 GPUs do in 1,000 s.
+    """
+    story = cluster("2x2", policy("asrpt", **OPTIONS))
+    for number in range(100):
+        story.job(f"n{number}", runs_s=200, at_s=50.0 * number, checkpoint_period_s=None, preemption=None)
+    story.job("a", gpus=4, runs_s=100, at_s=10).job("b", gpus=4, runs_s=100, at_s=20).until(2199)
+    assert story.record("a").first_started_at_s == 1200.0
+    assert story.record("b").first_started_at_s is None
+    assert story.until(2450).record("b").first_started_at_s is not None
+
+
 def test_a_gang_that_uses_what_idles_is_followed_by_the_next_one_at_once() -> None:
     """Three jobs of a GPU always run, so that five GPUs idle; a gang of six takes one GPU from them."""
     story = cluster("1x8", policy("asrpt", **OPTIONS))
