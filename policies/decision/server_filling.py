@@ -116,9 +116,11 @@ def _place(context: PreemptionContext, plan: Plan, target: Target, running: Mapp
             continue
         job = view.jobs[contender.key.job]
         found = _find(context, job, [victim for victim in victims if _gives_way(context, victim, job)])
-        if found is None and (displacing := find_victims(context, job, contender.key, consolidated_only=False)):
-            found = displacing[0], [view.jobs[each] for each in displacing[1]]
-        elif found is None or not _pays(context, contender, found[1], target):
+        if found is None:
+            found = _displaced(context, contender.key)
+        elif not _pays(context, contender, found[1], target):
+            continue
+        if found is None:
             continue
         candidate, stopped = found
         if (until_s := state.delays.until_s(context.policy.options, view, job, candidate)) is not None:
@@ -127,6 +129,15 @@ def _place(context: PreemptionContext, plan: Plan, target: Target, running: Mapp
             plan.start(job.id, candidate.placement)
         else:
             plan.reserve(job.id, candidate.placement, [victim.id for victim in stopped])
+
+
+def _displaced(context: PreemptionContext, key: JobKey) -> tuple[Candidate, list[JobView]] | None:
+    """GPUs for the waiting job with this key, and the jobs to stop for it by the rule of any preemption."""
+    jobs = context.view.jobs
+    # Jobs may have been placed since the last search.
+    context.searches.forget()
+    found = find_victims(context, jobs[key.job], key, consolidated_only=False)
+    return None if found is None else (found[0], [jobs[victim] for victim in found[1]])
 
 
 def _displaceable(context: PreemptionContext) -> Iterator[tuple[JobView, Placement]]:

@@ -3,6 +3,8 @@
 import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from policies.model.cluster import Cluster, Server
 from policies.state.gang_mix import GangMix
@@ -80,6 +82,17 @@ def test_a_job_that_finds_no_gpus_it_can_take_displaces_others_as_without_fillin
     story.job("short", gpus=2, cpus=8, runs_s=10, at_s=100).until(100).preempts("long")
 
 
+def test_two_jobs_that_find_no_gpus_displace_one_job_each() -> None:
+    machines = [Server("a", 4, cpus=16), Server("b", 4, cpus=2)]
+    story = cluster("", policy("asrpt", **FILLING), names=machines)
+    for name in ("long", "longer"):
+        story.job(name, gpus=2, cpus=8, runs_s=100_000 if name == "long" else 200_000)
+    story.until(0).starts("long", "longer")
+    for name in ("short", "other"):
+        story.job(name, gpus=2, cpus=8, runs_s=10, at_s=100)
+    story.until(100).preempts("longer", "long").starts("short", "other").to_the_end()
+
+
 def test_half_of_the_gpus_of_its_type_make_a_gang_large() -> None:
     world, mix = World(Cluster("c", servers("1x4:A100 3x8:V100")), Costs()), GangMix()
     jobs = [arrival(number, 2, 10.0) for number in (1, 2, 3)]
@@ -125,3 +138,34 @@ def test_of_the_jobs_before_one_those_count_that_take_its_type() -> None:
     assert story.engine.explain(story.ids["small"]).jobs_ahead == 2
     story.to_the_end()
     assert started_s(story.record("small")) == 300.0
+
+
+def some_story(seed: int) -> Story:
+    """Servers of two types, some of which state CPUs, and jobs that name a type, CPUs or a priority, or cannot checkpoint."""
+    dice = random.Random(seed)
+    machines = [
+        Server(f"s{index}", dice.choice((2, 4, 8)), dice.choice(("A100", "V100")), cpus=dice.choice((None, 8, 32)))
+        for index in range(dice.randint(1, 5))
+    ]
+    guard = {"guard_share": dice.choice((0, 0.05, 0.3)), "guard_wait_s": dice.choice((300, 3000))}
+    filling = policy("asrpt", fill="server_filling", preemption=dice.choice(("guided", "always")), **guard)
+    costs = ExecutorCosts(restart_s=dice.choice((0.0, 5.0)), checkpoint_s=dice.choice((0.0, 3.0)))
+    story = cluster("", filling, names=machines, costs=costs)
+    for number in range(60):
+        more: dict[str, object] = {
+            "gpu_type": dice.choice((None, "A100", "V100")),
+            "cpus": dice.choice((None, 1, 8, 16)),
+        }
+        more["priority"] = dice.choice((0, 0, 0, 1, 2))
+        if dice.random() < 0.15:
+            more |= {"checkpoint_period_s": None, "preemption": None}
+        runs_s, at_s = dice.choice((10, 60, 300, 3000)) * dice.random() + 1, round(dice.uniform(0.0, 2000.0), 1)
+        story.job(f"j{number}", gpus=dice.choice((1, 1, 2, 4, 8)), runs_s=runs_s, at_s=at_s, **more)
+    return story
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10**6))
+def test_no_decision_breaks_a_rule(seed: int) -> None:
+    """The story checks each decision: GPUs are given once, and only running jobs are stopped."""
+    some_story(seed).until(4000)
