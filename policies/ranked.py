@@ -236,9 +236,9 @@ class RankedPolicy(Scanner):
         # 5. Explain the jobs that have arrived and were not tried.
         explain_untried(self, view, state, plan)
 
+        # 6. Count the GPUs that idle beside the plan, then take tentative changes back: what is applied comes back as changes of
+        # the next cycle.
         watch_idle_gpus(self.options, view, state, plan)
-
-        # 6. Take tentative changes back: what is applied comes back as changes of the next cycle.
         state.undo_tentative()
         placed = plan.placed if released else ()
         plan.actions += [Reserve(job_id, None) for job_id in released if job_id not in placed]

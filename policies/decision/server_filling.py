@@ -41,8 +41,8 @@ class Contender(NamedTuple):
     """A job in the order of all jobs, and its ``rank``: its remaining work over the GPUs that are filled, in seconds.
 
     In ``key`` is the rank of the policy, and a running job's is improved by what stopping it would cost. ``price``: of stopping a
-    running one, as the rank. ``since_s``: when a running job started; when a waiting one was
-    submitted, later by the time that it has run, and infinity if its rank is not about the work that it has left.
+    running one, as the rank. ``since_s``: when a running job started; when a waiting one was submitted, later by the time that it
+    has run, and infinity if its rank is not about the work that it has left.
     """
 
     key: JobKey
@@ -117,7 +117,7 @@ def _place(context: PreemptionContext, plan: Plan, target: Target, running: Mapp
         job = view.jobs[contender.key.job]
         found = _find(context, job, [victim for victim in victims if _gives_way(context, victim, job)])
         if found is None:
-            found = _displaced(context, contender.key)
+            found = _by_displacing(context, contender.key)
         elif not _pays(context, contender, found[1], target):
             continue
         if found is None:
@@ -131,7 +131,7 @@ def _place(context: PreemptionContext, plan: Plan, target: Target, running: Mapp
             plan.reserve(job.id, candidate.placement, [victim.id for victim in stopped])
 
 
-def _displaced(context: PreemptionContext, key: JobKey) -> tuple[Candidate, list[JobView]] | None:
+def _by_displacing(context: PreemptionContext, key: JobKey) -> tuple[Candidate, list[JobView]] | None:
     """GPUs for the waiting job with this key, and the jobs to stop for it by the rule of any preemption."""
     jobs = context.view.jobs
     # Jobs may have been placed since the last search.

@@ -117,10 +117,6 @@ class GpuLedger:
         left = self._owed(self.leaving_on, server).plus(self._owed(self.reserved_on, server), -1)
         return any(amount is not None and amount > 0 for amount in left)
 
-    def total_surplus(self) -> int:
-        """GPUs being vacated that are not reserved. O(servers that hold such)."""
-        return sum(self.surplus(server) for server in self.surplus_on)
-
     def balance(self, view: ClusterView, server: ServerIndex) -> int:
         """GPUs free for all once all stops are over; negative where GPUs are reserved that are not being vacated yet."""
         free = view.free_gpus(server) - self._taken.get(server, 0)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _WRONG_INPUT = frozenset({400, 413, 415, 422})
 """Statuses that say the request itself was wrong."""
 
-UNAUTHORIZED: Final = 401
+_UNAUTHORIZED: Final = 401
 
 PATIENCE_S: Final = 5.0
 """A person waits for a command: long enough for another service to take over, and no longer."""
@@ -82,7 +82,7 @@ def refusals(*, without_token: bool = False) -> Iterator[None]:
         absent = error.cause == REFUSED and is_loopback(httpx.URL(error.url).host)
         fail(f"{error}{'; to start the service, run: sooner serve' if absent else ''}", EXIT_FAILED)
     except ApiError as error:
-        if error.status == UNAUTHORIZED and without_token:
+        if error.status == _UNAUTHORIZED and without_token:
             fail(_why_no_token(), EXIT_FAILED)
         for fault in error.errors if len(error.errors) > 1 else ():
             where = fault.get("pointer", fault.get("parameter", ""))

@@ -92,7 +92,7 @@ def describe_command(
     if as_json:
         print_json(description)
         return
-    unknown = undefined(workload)
+    unknown = undefined(description)
     for key, value in description.items():
         typer.echo(f"{key:<30}{formatted(key, None if key in unknown else value)}")
 

@@ -1,7 +1,7 @@
 """The statistics of a workload that ``sooner workload describe`` prints."""
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -52,18 +52,18 @@ def describe(workload: Workload, cluster: Cluster | None = None) -> dict[str, An
     }
 
 
-def undefined(workload: Workload) -> set[str]:
+def undefined(description: Mapping[str, Any]) -> set[str]:
     """Keys of the description that are 0 because they are shares, rates or quantiles of nothing."""
-    jobs, found = workload.jobs, set[str]()
-    if not factors_to_past(jobs):
+    found = set[str]()
+    if not description["recurring_5_jobs_ratio"]:
         found.add("repeats_off_2x_ratio")
-    if not any(job.user for job in jobs):
+    if not description["users"]:
         found |= {"top_user_jobs_ratio", "top_tenth_of_users_jobs_ratio"}
-    if not jobs or jobs[-1].submit_time_s == jobs[0].submit_time_s:
+    if not description["span_s"]:
         found |= {"load_ratio", "mean_gpus_busy", "jobs_per_day"}
-    if not jobs:
-        found |= {"span_s", *_recurrence(jobs).keys() - {"recurrence_keys"}, "gpus_max"}
-        found |= _of_sizes(jobs).keys() | _of_durations(jobs).keys()
+    if not description["jobs"]:
+        found |= {"span_s", *_recurrence(()).keys() - {"recurrence_keys"}, "gpus_max"}
+        found |= _of_sizes(()).keys() | _of_durations(()).keys()
     return found
 
 
