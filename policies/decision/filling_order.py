@@ -39,7 +39,7 @@ def jobs_before(state: SchedulerState, job: JobId, load: float) -> int:
     classes = {each: entries for each, entries in state.waiting.classes.items() if each.takes(gpu_type)}
     waiting = sum(map(len, classes.values()))
     before = sum(entries.before(first) for entries in classes.values())
-    order = _equals(state, classes, first, gpus)
+    order = _equals(classes, first, gpus)
     prefix: list[Contender] = []
     for _ in range(FILLINGS_MAX):
         wanted_gpus = sum(contender.gpus for contender in prefix)
@@ -56,17 +56,14 @@ def jobs_before(state: SchedulerState, job: JobId, load: float) -> int:
     return max(before, by_rank)
 
 
-def _equals(
-    state: SchedulerState, classes: Mapping[GangClass, SortedList[JobKey]], first: JobKey, gpus_max: int
-) -> Iterator[Contender]:
+def _equals(classes: Mapping[GangClass, SortedList[JobKey]], first: JobKey, gpus_max: int) -> Iterator[Contender]:
     """The waiting jobs after this key that filling puts in the order of ranks with it; no gang wider than ``gpus_max``."""
-    scale = state.gpus / max(1, gpus_max)
 
     def of_class(gpus: int, keys: Iterator[JobKey]) -> Iterator[Contender]:
         for key in keys:
             if key[:3] != first[:3]:
                 return
-            yield Contender(key, gpus, key.rank * scale, runs=False, price=0.0, since_s=math.inf)
+            yield Contender(key, gpus, key.rank, runs=False, price=0.0, since_s=math.inf)
 
     fitting = [item for item in classes.items() if item[0].gpus <= gpus_max]
     return heapq.merge(*[of_class(gang.gpus, entries.after(first)) for gang, entries in fitting])

@@ -33,7 +33,6 @@ def update_guard(policy: Decider, view: ClusterView, state: SchedulerState, plan
     overdue_since_s = view.now_s - policy.options.guard_wait_s
     if view.now_s < state.guard.turns.next_from_s:
         overdue_since_s = -math.inf
-        plan.wake_at(state.guard.turns.next_from_s if state.waiting else None)
     for job_id in state.guard.fill(overdue_since_s, lambda job: has_servers(view, state, job)):
         if (waiting := state.waiting.keys.get(job_id)) is not None:
             state.enqueue(view.jobs[job_id], waiting[1].rank)

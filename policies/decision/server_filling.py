@@ -84,20 +84,17 @@ def fill_servers(context: PreemptionContext, plan: Plan, load: float) -> None:
 
     ``load`` is that of :class:`Queue`.
 
-    GPUs of each type are filled for themselves, since a gang never mixes them; a job that takes several types is in the target of
-    the first. Guarded jobs have had their turn before and are left out. No other job is displaced in this decision; GPUs that are
-    still free then are for first fit. O(types x (running jobs + prefix) log n).
+    GPUs of each type are filled for themselves, since a gang never mixes them. Guarded jobs have had their turn before and are
+    left out. No other job is displaced in this decision; GPUs that are still free then are for first fit.
+    O(types x (running jobs + prefix) log n).
     """
     pool, cluster = context.state.pool, context.view.cluster
     if not context.state.waiting:
         return
     running = [(job, type_of(cluster, placement)) for job, placement in _displaceable(context)]
-    tried: set[JobId] = set()
     for gpu_type in pool.gpu_types:
         of_type = {job.id: job for job, name in running if name == gpu_type}
-        target = _target(context, plan, gpu_type, of_type, tried, load)
-        _place(context, plan, target, of_type)
-        tried.update(contender.key.job for contender in target.contenders)
+        _place(context, plan, _target(context, plan, gpu_type, of_type, load), of_type)
     context.may_preempt = False
 
 
@@ -160,16 +157,11 @@ def _displaceable(context: PreemptionContext) -> Iterator[tuple[JobView, Placeme
 
 
 def _target(
-    context: PreemptionContext,
-    plan: Plan,
-    gpu_type: str,
-    running: Mapping[JobId, JobView],
-    tried: AbstractSet[JobId],
-    load: float,
+    context: PreemptionContext, plan: Plan, gpu_type: str, running: Mapping[JobId, JobView], load: float
 ) -> Target:
     """The smallest prefix of all jobs whose GPUs fill those of the type; of it, those of :func:`served`.
 
-    ``running``: on GPUs of the type. The jobs that were ``tried`` are left out.
+    ``running``: on GPUs of the type.
 
     Larger priorities, and projects of lower levels, fill what they can first. Gangs that are no powers of two may leave a
     remainder, which smaller gangs of the prefix take.
@@ -189,7 +181,7 @@ def _target(
     queue = Queue(behind.total(), state.gpus_by_type[gpu_type], load, context.view.now_s)
     target: list[Contender] = []
     position: dict[JobId, int] = {}
-    left_out = state.ledger.reservations.keys() | plan.placed | tried
+    left_out = state.ledger.reservations.keys() | plan.placed
     in_order = _in_order(context, gpu_type, running, left_out, left_gpus)
     for _, equals in groupby(in_order, key=lambda contender: contender.key[1:3]):
         prefix: list[Contender] = []

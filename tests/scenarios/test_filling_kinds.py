@@ -52,6 +52,12 @@ def test_jobs_of_any_type_fill_all_types() -> None:
     story.preempts("long").starts("one", "two").on("one", 1).on("two", 0)
 
 
+def test_a_type_that_is_added_is_filled_as_well() -> None:
+    story = two_types().add_server(4, "T4").until(10)
+    story.job("slow", gpus=4, runs_s=5_000, gpu_type="T4").until(10).starts("slow").on("slow", 2)
+    story.job("fast", gpus=4, runs_s=10, gpu_type="T4").until(200).preempts("slow").finishes("fast")
+
+
 def test_the_wait_for_a_gang_is_compared_with_the_gpus_of_its_type_that_idle() -> None:
     """As in ``test_a_short_job_goes_before_a_gang_where_the_gpus_that_idle_cost_less_than_its_wait``; A100s do not matter."""
     for gangs, first in ((9, "small"), (10, "gang0")):
@@ -61,6 +67,16 @@ def test_the_wait_for_a_gang_is_compared_with_the_gpus_of_its_type_that_idle() -
             story.job(f"gang{number}", gpus=8, runs_s=1000, at_s=1, gpu_type="V100")
         assert story.until(1).engine.explain(story.ids["small"]).jobs_ahead == gangs - 9
         story.until(10).starts(first)
+
+
+def test_the_wait_for_a_gang_of_a_type_is_compared_with_what_its_stop_costs_there() -> None:
+    """As in ``test_short_jobs_stop_a_gang_once_they_have_together_waited_as_long_as_that_costs``."""
+    story = cluster("1x8:V100 1x8:A100", policy("asrpt", **FILLING))
+    story.job("gang", gpus=8, runs_s=2000, gpu_type="V100").until(0).starts("gang")
+    for number, at_s in ((1, 20), (2, 40)):
+        story.job(f"small{number}", gpus=1, runs_s=20, at_s=at_s, gpu_type="V100")
+    story.until(175.01).finishes("small1", "small2")
+    assert story.record("small1").first_started_at_s == pytest.approx(155.0, abs=0.01)
 
 
 @pytest.mark.parametrize(("restart_s", "stopped"), [(4.0, ["runner"]), (5.0, [])])

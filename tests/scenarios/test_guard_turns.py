@@ -1,5 +1,7 @@
 """Turns of gangs that are overdue: other jobs keep most of the cluster, and what idles costs them nothing."""
 
+from policies.decision.foresight import _ends_at_s
+from service.sim.executor import ExecutorCosts
 from tests.scenarios.dsl import Story, cluster, policy
 
 OPTIONS = {"guard_share": 0.05, "guard_wait_s": 1000.0, "fill": "first_fit"}
@@ -43,6 +45,34 @@ def test_gpus_are_not_reserved_for_a_gang_before_its_turn() -> None:
     assert story.record("a").first_started_at_s == 1200.0
     assert story.record("b").first_started_at_s is None
     assert story.until(2450).record("b").first_started_at_s is not None
+
+
+def overdue_gangs_of_five() -> Story:
+    """Beside a gang of five three GPUs idle, since all others need eight; five for 50 s are what 0.4 do in 625 s."""
+    story = cluster("1x8", policy("asrpt", **OPTIONS))
+    story.job("first", gpus=8, runs_s=90).job("a", gpus=5, runs_s=9000, at_s=1).job("b", gpus=5, runs_s=9000, at_s=2)
+    for number in range(60):
+        story.job(f"short {number}", gpus=8, runs_s=90, at_s=30.0 + 90 * number)
+    return story
+
+
+def test_gpus_that_idle_beside_a_gang_in_its_turn_do_not_count() -> None:
+    story = overdue_gangs_of_five().until(1700)
+    assert story.record("a").first_started_at_s == 1001.0
+    assert story.record("b").first_started_at_s == 1626.0
+
+
+def test_gpus_that_idle_while_no_job_waits_do_not_count() -> None:
+    """Each job starts at once, and is on its way for 50 s."""
+    story = cluster("1x8", policy("asrpt", **OPTIONS), costs=ExecutorCosts(launch_latency_s=50.0))
+    for number in range(20):
+        story.job(f"job {number}", gpus=1, runs_s=10, at_s=100.0 * number)
+    assert story.until(2000).engine._state.guard.turns.taken_gpus(8, "V100") == 8.0
+
+
+def test_preemptions_are_foreseen_until_the_next_turn_begins() -> None:
+    story = overdue_gangs_of_five().until(1300)
+    assert _ends_at_s(story.policy.options, story.engine.world, story.engine._state) == 1626.0
 
 
 def test_a_gang_that_uses_what_idles_is_followed_by_the_next_one_at_once() -> None:
