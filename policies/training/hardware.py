@@ -39,16 +39,23 @@ class GpuModel:
     nvlink_domain: int
     nic_bytes_s: float
 
+    def format_of(self, precision: Precision) -> Precision:
+        """What matrix products run in: this precision, or the next wider one where the GPU lacks it."""
+        if precision is Precision.FP4 and not self.fp4_flops:
+            precision = Precision.FP8
+        if precision is Precision.FP8 and not self.fp8_flops:
+            return Precision.BF16
+        return Precision.FP32 if precision is Precision.TF32 and not self.tf32_flops else precision
+
     def peak_flops(self, precision: Precision) -> float:
-        """Dense peak of matrix products; of the next wider format where the GPU lacks this one."""
-        narrowing = (self.fp4_flops, self.fp8_flops, self.half_flops)
-        match precision:
+        """Dense peak of matrix products in the format of this precision."""
+        match self.format_of(precision):
             case Precision.FP4:
-                return next(peak for peak in narrowing if peak)
+                return self.fp4_flops
             case Precision.FP8:
-                return self.fp8_flops or self.half_flops
+                return self.fp8_flops
             case Precision.TF32:
-                return self.tf32_flops or self.fp32_flops
+                return self.tf32_flops
             case Precision.FP32:
                 return self.fp32_flops
             case _:

@@ -80,18 +80,18 @@ def iteration_time(
 
 def rates(shape: ModelShape, plan: TrainingPlan, gpu: GpuModel, constants: Constants) -> Rates:
     """The shares of :class:`Constants` times the peaks of the GPU."""
-    tensor_cores = constants.product(gpu.generation)
-    full = plan.precision is Precision.FP32
-    low = gpu.peak_flops(plan.precision) * (constants.fp32 if full else tensor_cores)
-    if plan.precision is Precision.FP4 and gpu.fp4_flops:
+    tensor_cores, precision = constants.product(gpu.generation), gpu.format_of(plan.precision)
+    full = precision is Precision.FP32
+    low = gpu.peak_flops(precision) * (constants.fp32 if full else tensor_cores)
+    if precision is Precision.FP4:
         low *= constants.fp4
-    half = low if plan.precision in (Precision.FP32, Precision.TF32) else gpu.half_flops * tensor_cores
+    half = low if precision in (Precision.FP32, Precision.TF32) else gpu.half_flops * tensor_cores
     if isinstance(shape, CountedShape) and shape.kind == CONVOLUTIONAL and not full:
         return _rates(constants, gpu, low * constants.convolution, half, low)
     share = constants.experts_hopper if gpu.generation is Generation.HOPPER else constants.experts
     if plan.graphed:
         share *= constants.graphed_experts
-    elif plan.precision in (Precision.FP8, Precision.FP4):
+    elif precision in (Precision.FP8, Precision.FP4):
         share *= constants.fp8_experts
     width = width_of(shape)
     launched = 0.0 if plan.graphed else 1.0

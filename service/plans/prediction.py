@@ -99,10 +99,18 @@ def _document(reading: Reading, shape: ModelShape, gpus: int, servers: Servers, 
         "gpus": gpus,
         "unit": "tokens" if reading.plan.sequence > 1 else "samples",
         "sources": [asdict(source) for source in reading.sources],
-        "warnings": [*reading.warnings, *([servers.problem] if servers.problem else [])],
+        "warnings": [*reading.warnings, *_lacking(reading.plan, servers.gpu), *filter(None, [servers.problem])],
         **own,
         "alternatives": [_alternative(each) for each in ranked[:ALTERNATIVES_MAX]],
     }
+
+
+def _lacking(plan: TrainingPlan, gpu: GpuModel) -> list[str]:
+    """What to say of a format narrower than the GPU's: libraries refuse it, while tf32 becomes fp32 without a word."""
+    timed = gpu.format_of(plan.precision)
+    if timed is plan.precision or plan.precision is Precision.TF32:
+        return []
+    return [f"precision {plan.precision}: {gpu.name} has no such matrix units; timed in {timed}"]
 
 
 def _own(shape: ModelShape, plan: TrainingPlan, gpu: GpuModel, links: Links) -> dict[str, Any]:

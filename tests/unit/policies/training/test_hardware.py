@@ -14,6 +14,8 @@ def test_peaks_of_formats_that_a_gpu_lacks_are_those_of_the_next_wider_one() -> 
     assert a100.peak_flops(Precision.TF32) == 156e12
     assert v100.peak_flops(Precision.TF32) == v100.peak_flops(Precision.FP32) == 15.7e12
     assert gb300.peak_flops(Precision.FP4) == 15000e12
+    assert [a100.format_of(each) for each in (Precision.FP4, Precision.TF32)] == [Precision.BF16, Precision.TF32]
+    assert [v100.format_of(each) for each in (Precision.TF32, Precision.FP16)] == [Precision.FP32, Precision.FP16]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from policies.model.plan import PipelineSchedule, Precision, Recompute, Training
 from policies.model.shape import CountedShape, ModelShape, TransformerShape
 from policies.training.constants import Constants
 from policies.training.hardware import GPU_MODELS, GpuModel, Links
-from policies.training.iteration import iteration_time
+from policies.training.iteration import iteration_time, rates
 from tests.unit.policies.training.test_operations import DEEPSEEK_V3, LLAMA3_8B, LLAMA3_70B, MIXTRAL_8X7B, QWEN3_30B
 
 HYBRID = CountedShape(name="hybrid", kind="hybrid", layers=0, hidden=0, parameters=30_000_000_000, flops=22e9)
@@ -127,3 +127,12 @@ def test_a_graphed_iteration_waits_for_no_launches() -> None:
     assert eager.launch > 0
     assert graphed.launch == 0
     assert graphed.total_s < eager.total_s
+
+
+@given(shapes, plans(), gpus)
+@settings(max_examples=60, deadline=None)
+def test_a_format_that_the_gpu_lacks_is_timed_as_the_next_wider_one(
+    shape: ModelShape, plan: TrainingPlan, gpu: GpuModel
+) -> None:
+    wider = replace(plan, precision=gpu.format_of(plan.precision))
+    assert rates(shape, plan, gpu, Constants()) == rates(shape, wider, gpu, Constants())

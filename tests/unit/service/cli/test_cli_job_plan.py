@@ -168,6 +168,20 @@ def test_warnings_go_to_standard_error() -> None:
 
 
 @pytest.mark.parametrize(
+    ("precision", "gpu_type", "err"),
+    [
+        ("fp8", "a100-80", "warning: precision fp8: A100-80 has no such matrix units; timed in bf16\n"),
+        ("fp4", "h100", "warning: precision fp4: H100 has no such matrix units; timed in fp8\n"),
+        ("fp8", "h100", ""),
+        ("tf32", "v100-32", ""),  # runs in fp32 there, and no library says so
+    ],
+)
+def test_a_precision_that_the_gpu_lacks_is_a_warning(precision: str, gpu_type: str, err: str) -> None:
+    options = ("--model", "gpt2-xl", "--gpus", "8", "--precision", precision)
+    assert plan(*options, gpu_type=gpu_type)[::2] == (0, err)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         (
