@@ -21,20 +21,20 @@ GROUPS_MAX: Final = 200_000
 
 
 class DeclarationWeight(NamedTuple):
-    """``weight`` in [0, 0.9]; ``log_ratios`` = past log(actual / declared), newest last; ``exceeded``: too many were exceeded
-    lately, so that none counts.
+    """``weight`` in [0, 0.9]; ``log_ratios`` = past log(actual / declared), newest last; ``missing``: declarations of the user
+    that have to hold before any counts again, 0 if they count.
     """
 
     weight: float
     log_ratios: tuple[float, ...]
-    exceeded: bool
+    missing: int
 
 
-def _disqualified(log_ratios: Sequence[float]) -> bool:
-    """Whether fewer declarations have held since the last exceeded one than were exceeded, of those that are kept."""
+def _missing(log_ratios: Sequence[float]) -> int:
+    """How many fewer declarations have held since the last exceeded one than were exceeded, of those that are kept."""
     over = [ratio > HELD_LOG_RATIO for ratio in log_ratios]
     held_since = over[::-1].index(True) if any(over) else len(over)
-    return held_since < sum(over)
+    return max(0, sum(over) - held_since)
 
 
 class Declarations:
@@ -62,8 +62,8 @@ class Declarations:
         """
         by_user = self._ratios.get(submission.user, ())
         ratios = self._ratios.get(submission.recurrence, by_user)
-        exceeded = _disqualified(by_user)
-        if submission.declared_iterations is None or exceeded:
-            return DeclarationWeight(0.0, ratios, exceeded)
+        missing = _missing(by_user)
+        if submission.declared_iterations is None or missing:
+            return DeclarationWeight(0.0, ratios, missing)
         held = sum(abs(ratio) <= HELD_LOG_RATIO for ratio in ratios)
-        return DeclarationWeight(min(WEIGHT_MAX, (1 + held) / (2 + len(ratios))), ratios, exceeded)
+        return DeclarationWeight(min(WEIGHT_MAX, (1 + held) / (2 + len(ratios))), ratios, missing)

@@ -111,10 +111,11 @@ def mix_declaration(
     if declared is None:
         return history
     words = amount(declared, Unit.ITERATIONS)
-    if weight.exceeded:
+    if weight.missing:
         if history is None:
             return None
-        source = f"{history.source}{DECLARED_WORDS}{words} not counted: too many were exceeded lately"
+        more = f"{weight.missing} more of the user's declarations {'holds' if weight.missing == 1 else 'hold'}"
+        source = f"{history.source}{DECLARED_WORDS}{words} not counted until {more}"
         return history._replace(source=source)
     points = declared_points(declared, weight)
     if history is None:

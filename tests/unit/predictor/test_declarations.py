@@ -65,27 +65,27 @@ def test_a_liars_mean_jct_is_not_better_than_without_declarations(lie: Callable[
     assert np.mean(ratios) >= 0.99, ratios
 
 
-def _declared(declarations: Declarations, job: int, ratio: float) -> bool:
-    """A job ends that took ``ratio`` times what it had declared; whether declarations count afterwards."""
+def _declared(declarations: Declarations, job: int, ratio: float) -> int:
+    """A job ends that took ``ratio`` times what it had declared; how many must hold then before any counts."""
     submission = Submission(job, "eve", "", f"p{job}", 1, 0.0, declared_iterations=1_000.0)
     declarations.ended(EndedRow(submission, 10.0 * job, 1_000.0 * ratio, 10.0))
-    return not declarations.weight_of(submission).exceeded
+    return declarations.weight_of(submission).missing
 
 
 def test_as_many_must_hold_in_a_row_as_were_exceeded() -> None:
     declarations = Declarations()
     told = [1.0, 20.0, 1.0, 20.0, 1.0, 1.0, 20.0, 1.0, 1.0, 1.0, 0.2]
-    counts = [_declared(declarations, job, ratio) for job, ratio in enumerate(told)]
-    assert counts == [True, False, True, False, False, True, False, False, False, True, True]
+    missing = [_declared(declarations, job, ratio) for job, ratio in enumerate(told)]
+    assert missing == [0, 1, 0, 2, 1, 0, 3, 2, 1, 0, 0]
 
 
 def test_what_was_exceeded_long_ago_is_forgotten() -> None:
     declarations = Declarations()
     for job in range(15):
         _declared(declarations, job, 20.0)
-    counts = [_declared(declarations, job, 1.0) for job in range(15, 30)]
+    missing = [_declared(declarations, job, 1.0) for job in range(15, 30)]
     # Of the 20 remembered, k have held in a row and at most 20 - k were exceeded.
-    assert counts == [False] * 9 + [True] * 6
+    assert missing == [14, 13, 12, 11, 10, 8, 6, 4, 2, *[0] * 6]
 
 
 def test_programs_with_declarations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

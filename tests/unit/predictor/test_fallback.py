@@ -152,9 +152,12 @@ def test_an_exceeded_declaration_is_worth_nothing_until_the_user_declares_right_
     predictor.ended(ended(100, 1_000.0, submitted_at_s=1e6, name="other", declared_iterations=10))
     liar = _estimate(predictor, job=902, declared_iterations=10)
     assert liar.points == honest.points
-    assert liar.source.endswith("; declared 10 iterations not counted: too many were exceeded lately")
+    assert liar.source.endswith("; declared 10 iterations not counted until 1 more of the user's declarations holds")
     predictor.ended(ended(101, 1_000.0, submitted_at_s=1.1e6, name="other", declared_iterations=1_000))
     assert "weighs" in _estimate(predictor, job=903, declared_iterations=900).source
+    predictor.ended(ended(102, 1_000.0, submitted_at_s=1.2e6, name="other", declared_iterations=10))
+    again = _estimate(predictor, job=904, declared_iterations=10)
+    assert again.source.endswith("; declared 10 iterations not counted until 2 more of the user's declarations hold")
 
 
 @pytest.mark.parametrize("declared", [-5, 0, 10**400, 10**13])
