@@ -82,9 +82,11 @@ def _end_turn(options: Options, view: ClusterView, state: SchedulerState, plan: 
     """
     ends_at_s = turn_ends_at_s(options, view, state)
     over = ends_at_s is not None and ends_at_s <= view.now_s
-    state.guard.turns.follow(
-        None if ends_at_s is None or over else _turn(view, state), view.now_s, state.guard.gpus_max
-    )
+    if options.preemption is Preemption.NEVER:
+        turn = _unpreempted_turn(view, state)
+    else:
+        turn = None if ends_at_s is None or over else _turn(view, state)
+    state.guard.turns.follow(turn, view.now_s, state.guard.gpus_max)
     if not over:
         plan.wake_at(ends_at_s)
         return None
@@ -92,6 +94,15 @@ def _end_turn(options: Options, view: ClusterView, state: SchedulerState, plan: 
     job = view.jobs[state.guard.extra]
     state.guard.extra = None
     return job
+
+
+def _unpreempted_turn(view: ClusterView, state: SchedulerState) -> Turn | None:
+    """The turn that began when GPUs were reserved for an overdue job, while these are reserved or it holds some."""
+    turn = state.guard.turns.turn
+    if turn is None or turn.job in state.ledger.reservations:
+        return turn
+    job = view.jobs.get(turn.job)
+    return None if job is None or job.placement is None else turn
 
 
 def _turn(view: ClusterView, state: SchedulerState) -> Turn:

@@ -1,18 +1,31 @@
-"""Step 3 of a cycle: GPUs that are set aside for waiting jobs."""
+"""Step 3 of a cycle: GPUs that are set aside for waiting jobs; and who may use them until they are complete, in step 4."""
 
+import math
+from collections import Counter
+
+from policies.choose import consolidated
 from policies.decision.decider import Decider
+from policies.decision.future_pool import FuturePool
 from policies.decision.guard import has_servers, set_aside
 from policies.decision.plan import Plan
 from policies.decision.preemption import PreemptionContext
+from policies.decision.queue_heads import QueueHeads
 from policies.model.ids import JobId, ServerIndex
-from policies.model.placement import Placement
+from policies.model.placement import Placement, type_of
 from policies.model.resources import NOTHING, Amounts, amounts_of, demand_of, taken_by
 from policies.model.view import ClusterView, JobView
 from policies.options import Preemption, PreemptUnsaved
 from policies.placement.pool import FreePool
-from policies.rules.server_reservations import closed_servers
+from policies.rank import expected_remaining_s
+from policies.rules.server_reservations import closed_servers, may_last_s
 from policies.rules.unsaved_work import cannot_save
+from policies.state.guard_turns import Turn
+from policies.state.keys import GangClass
 from policies.state.scheduler_state import SchedulerState
+from policies.throughput import times_in_reach
+
+LENT_PER_CLASS_MAX = 64
+"""Jobs of one gang class that one cycle looks at for GPUs that are reserved and not complete yet."""
 
 
 def release_lost_reservations(view: ClusterView, state: SchedulerState) -> list[JobId]:
@@ -66,8 +79,8 @@ def start_reserved_jobs(view: ClusterView, state: SchedulerState, plan: Plan) ->
 def reserve_for_overdue(policy: Decider, view: ClusterView, state: SchedulerState, plan: Plan) -> None:
     """Reserve GPUs, as they become free, for the job that is overdue first, ``guard_wait_s`` after its wait counts.
 
-    Only where running jobs may not be stopped, or where jobs that cannot checkpoint hold too many GPUs. Elsewhere the job is
-    guarded and displaces others; GPUs reserved for it would only idle until then.
+    Only where running jobs may not be stopped, one job at a time in its turn, or where jobs that cannot checkpoint hold too many
+    GPUs. Elsewhere the job is guarded and displaces others; GPUs reserved for it would only idle until then.
     """
     order = state.guard.overdue_order
     if state.guard.gpus_max <= 0.0:
@@ -82,18 +95,26 @@ def reserve_for_overdue(policy: Decider, view: ClusterView, state: SchedulerStat
     if job_id in state.ledger.reservations:
         _stop_the_last(policy, view, state, plan, job_id)
         return
+    without_preemption = policy.options.preemption is Preemption.NEVER
+    if without_preemption and state.guard.turns.turn is not None:
+        return
     due_s = max(since_s + policy.options.guard_wait_s, state.guard.turns.next_from_s)
     if due_s > view.now_s:
         plan.wakes_s.append(due_s)
         return
     job = view.jobs[job_id]
-    if policy.options.preemption is not Preemption.NEVER and not _unsaved_jobs_hold_it(policy, view, state, job):
+    if not without_preemption and not _unsaved_jobs_hold_it(policy, view, state, job):
         return
     if policy.find(state.pool, view, job) is not None:
         return
     placement = _placement_to_drain(policy, view, state, job)
-    if placement is not None:
-        plan.reserve(job_id, placement)
+    if placement is None:
+        return
+    plan.reserve(job_id, placement)
+    if without_preemption:
+        turns = state.guard.turns
+        taken_gpus = turns.taken_gpus(job.spec.gpus, type_of(view.cluster, placement))
+        turns.follow(Turn(job_id, view.now_s, taken_gpus), view.now_s, state.guard.gpus_max)
 
 
 def _stop_the_last(policy: Decider, view: ClusterView, state: SchedulerState, plan: Plan, job_id: JobId) -> None:
@@ -164,14 +185,98 @@ def unsaved_jobs(policy: Decider, view: ClusterView, state: SchedulerState, job:
 
 
 def _placement_to_drain(policy: Decider, view: ClusterView, state: SchedulerState, job: JobView) -> Placement | None:
-    """Where the job could run once the present jobs there have ended, leaving out what is reserved for others. O(servers)."""
-    unreserved = []
-    for index in range(len(view.cluster.servers)):
-        reserved = sum(state.ledger.reserved_on.get(ServerIndex(index), {}).values())
-        unreserved.append(max(0, view.usable_gpus(ServerIndex(index)) - reserved))
-    amounts = {server: state.ledger.unreserved(server, stated) for server, stated in _stated(view).items()}
-    candidate = policy.find(FreePool(view.cluster, unreserved, amounts), view, job)
-    return None if candidate is None else candidate.placement
+    """Where the job could run first if the running jobs end in the expected order, leaving out what is reserved for others.
+
+    Jobs that may be stopped for it count as ended. O(running jobs x log n), and O(log n) searches, so that the last of the jobs
+    it waits for may be an eighth further in the order than necessary.
+    """
+    context, now_s = PreemptionContext(policy, view, state), view.now_s
+    holders = dict.fromkeys(each for there in state.placements.on_server.values() for each in there)
+    running = [view.jobs[each] for each in holders if each not in state.ledger.leaving]
+    if policy.options.preemption is Preemption.NEVER:
+        stays = set(holders)
+    else:
+        stays = {other.id for other in unsaved_jobs(policy, view, state, job)}
+    running.sort(key=lambda other: (_left_s(other, now_s) if other.id in stays else 0.0, other.id))
+    first: Placement | None = None
+    look_at = 1
+    with FuturePool(context) as pool:
+        for number, other in enumerate(running, 1):
+            pool.add_job(other)
+            if number < min(look_at, len(running)):
+                continue
+            look_at = number + 1 + number // 8
+            candidate = pool.fit(job)
+            if candidate is None:
+                continue
+            if consolidated(candidate, times_in_reach(job, view.cluster, candidate.placement)):
+                return candidate.placement
+            first = first or candidate.placement
+        return first
+
+
+def _left_s(job: JobView, now_s: float) -> float:
+    """Expected seconds left; of a job without an estimate those that it has run, as run times have long tails."""
+    left_s = expected_remaining_s(job, now_s)
+    return job.attained_service_s(now_s) / job.spec.gpus if left_s is None else left_s
+
+
+def lend_reserved_gpus(context: PreemptionContext, plan: Plan) -> None:
+    """Start waiting jobs on GPUs that are reserved for an overdue job and still wait for others, if they end before these.
+
+    For policies without preemption, as EASY backfilling does (:mod:`policies.builtin.easy`).
+    O(jobs on the reserved servers + gang classes log n).
+    """
+    policy, view, state = context.policy, context.view, context.state
+    turn = state.guard.turns.turn
+    if turn is None or (reserved := state.ledger.reservations.get(turn.job)) is None:
+        return
+    complete_s = _complete_at_s(view, state, reserved, turn.started_at_s)
+    if complete_s <= view.now_s:
+        return
+    state.ledger.release(turn.job)
+    state.ledger.sync(view)
+    heads = QueueHeads(context, plan.placed.union(state.ledger.reservations, (turn.job,)), together=False)
+    looked_at: Counter[GangClass] = Counter()
+    while state.pool.total and (head := heads.pop()) is not None:
+        job = view.jobs[head.key.job]
+        looked_at[head.gang] += 1
+        fits = view.now_s + may_last_s(view, job) <= complete_s
+        if fits and (candidate := policy.find(state.pool, view, job)) is not None:
+            until_s = state.delays.until_s(policy.options, view, job, candidate)
+            if until_s is None:
+                plan.start(job.id, candidate.placement)
+            plan.wake_at(until_s)
+        if looked_at[head.gang] < LENT_PER_CLASS_MAX:
+            heads.push_next(head)
+    state.ledger.reserve(turn.job, reserved, demand_of(view.jobs[turn.job].spec))
+    state.ledger.sync(view)
+
+
+def _complete_at_s(view: ClusterView, state: SchedulerState, reserved: Placement, since_s: float) -> float:
+    """When the jobs that have held these GPUs ``since_s`` are expected to have ended; -infinity: unknown, or no such job is left.
+
+    Jobs that have been lent GPUs do not count: each that outlives its estimate would lend them to further ones, without end.
+    """
+    complete_s = -math.inf
+    for share in reserved.shares:
+        missing = share.gpus - view.free_gpus(share.server)
+        ends: list[tuple[float, int]] = []
+        for each in state.placements.on_server.get(share.server, ()):
+            job = view.jobs[each]
+            assert job.placement is not None
+            gpus = sum(held.gpus for held in job.placement.shares if held.server == share.server)
+            if each in state.ledger.leaving or job.attempt_started_at_s is None or job.attempt_started_at_s >= since_s:
+                missing -= gpus
+            elif (left_s := expected_remaining_s(job, view.now_s)) is not None:
+                ends.append((view.now_s + left_s, gpus))
+        for end_s, gpus in sorted(ends):
+            if missing > 0:
+                complete_s = max(complete_s, end_s)
+            missing -= gpus
+        if missing > 0:
+            return -math.inf
+    return complete_s
 
 
 def _stated(view: ClusterView) -> dict[ServerIndex, Amounts]:

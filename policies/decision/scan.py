@@ -12,6 +12,7 @@ from policies.decision.migration import migrate
 from policies.decision.plan import Outcome, Plan
 from policies.decision.preemption import PreemptionContext
 from policies.decision.queue_heads import QueueHead, QueueHeads
+from policies.decision.reservations import lend_reserved_gpus
 from policies.decision.victims import find_victims
 from policies.model.ids import JobId
 from policies.model.reasons import Reason
@@ -74,6 +75,8 @@ def scan_queue_heads(
         done = done.union(state.ledger.reservations, tried)
     heads = QueueHeads(context, done, together=strict or policy.head_matters)
     _try_heads(policy, context, plan, heads, strict=strict)
+    if policy.options.preemption is Preemption.NEVER:
+        lend_reserved_gpus(context, plan)
     scan.repeat_at_s = math.inf
     if len(plan.wakes_s) > wakes_before:
         scan.repeat_at_s = min(plan.wakes_s[wakes_before:])

@@ -14,7 +14,10 @@ from policies.model.value import value
 
 @value
 class Turn:
-    """A guarded gang that runs, and the GPUs that it takes from the other jobs meanwhile (:meth:`GuardTurns.taken_gpus`)."""
+    """A guarded gang that runs, and the GPUs that it takes from the other jobs meanwhile (:meth:`GuardTurns.taken_gpus`).
+
+    Without preemption its turn has started when GPUs were reserved for it.
+    """
 
     job: JobId
     started_at_s: float
