@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from policies.base import Policy
-from policies.model.decision import Action, Change, Decision, Start
+from policies.model.decision import Action, Change, Decision, Reserve, Start
 from policies.model.ids import JobId
-from policies.model.reasons import Explanation
+from policies.model.reasons import Explanation, Reason
 from policies.model.view import ClusterView
 from service.engine.watch import WatchingPolicy
 from service.engine.world import World
@@ -61,6 +61,9 @@ def replay(snapshot: CycleSnapshot, policy: Policy[Any]) -> Replay:
     started = {action.job for action in decision.actions if isinstance(action, Start)}
     left = [job.id for job in world.jobs.values() if job.waiting and job.id not in started]
     waiting = {job: policy.explain(world, state, job) for job in left}
+    for action in decision.actions:
+        if isinstance(action, Reserve) and action.placement is not None:
+            waiting[action.job] = replace(waiting[action.job], reason=Reason.RESERVED, jobs_ahead=None, detail="")
     return Replay(snapshot.actions, list(decision.actions), decision.wake_at_s, waiting)
 
 

@@ -109,6 +109,17 @@ def test_a_replay_with_another_policy() -> None:
     assert not told.equal
 
 
+def test_a_job_that_gpus_are_being_vacated_for_is_said_to_wait_for_that() -> None:
+    recorder = recorded([(0, 4, 9000), (5, 4, 9000), (10, 4, 5)], "srsf")
+    snapshot = next(each for each in snapshots(recorder) if any(isinstance(at, Preempt) for at in each.actions))
+    told = replay(snapshot, make_policy("srsf"))
+    assert told.waiting[JobId(3)].sentence.endswith(
+        "GPUs are being vacated for the job; it starts when the jobs on them have stopped."
+    )
+    assert "precede" not in told.waiting[JobId(3)].sentence
+    assert "1 job precedes it" in told.waiting[JobId(2)].sentence
+
+
 def test_the_newest_cycles_are_kept_and_large_worlds_are_not_recorded() -> None:
     rows = [(10 * n, 4, 50) for n in range(8)]
     every = recorded(rows, "fifo").cycles()
