@@ -10,6 +10,7 @@ from policies.decision.preemption import PreemptionContext
 from policies.decision.reservations import unsaved_jobs
 from policies.decision.scan import Scanner
 from policies.decision.victims import indispensable
+from policies.lifecycle import JobState
 from policies.model.ids import JobId, ServerIndex
 from policies.model.reasons import Explanation, Reason
 from policies.model.resources import demand_of, needs_in_words
@@ -22,7 +23,10 @@ def explanation(
     policy: Scanner, view: ClusterView, state: SchedulerState, job: JobView, reason: Reason, rank: float
 ) -> Explanation:
     """The reason with its numbers, and the preemption to come. O(running + gang classes x log n + servers + foresight)."""
-    free_of_type = _free_of_type(view, job)
+    gpu_type, free_of_type = _free_of_type(view, job)
+    gpus_free, servers_with_free_gpus = sum(free_of_type), sum(1 for free in free_of_type if free)
+    if job.state in (JobState.PREEMPTING, JobState.CANCELLING):
+        return Explanation(job.reason, job.spec.gpus, gpus_free, servers_with_free_gpus, stopping=True)
     if job.id in state.ledger.reservations:
         reason = Reason.RESERVED
     reserved = reason is Reason.RESERVED
@@ -34,14 +38,15 @@ def explanation(
     if holders:
         detail = _set_aside(holders)
     else:
-        detail = _detail(policy, view, job, reason, spared, sum(free_of_type))
+        detail = _detail(policy, view, job, reason, spared, gpus_free)
         detail = detail or _passed_over(state, job.id, reason, ahead)
     victims, successor = state.foreseen.victims(job.id), state.foreseen.successor(job.id)
     return Explanation(
         reason=reason,
         gpus_needed=job.spec.gpus,
-        gpus_free=sum(free_of_type),
-        servers_with_free_gpus=sum(1 for free in free_of_type if free),
+        gpus_free=gpus_free,
+        servers_with_free_gpus=servers_with_free_gpus,
+        gpu_type=gpu_type if len(view.cluster.gpus_by_type) > 1 else "",
         servers_wanted=servers_wanted(view.cluster, job.spec) if job.iteration_times is not None else None,
         jobs_ahead=ahead,
         rank=rank if math.isfinite(rank) else None,
@@ -53,13 +58,13 @@ def explanation(
     )
 
 
-def _free_of_type(view: ClusterView, job: JobView) -> Sequence[int]:
-    """Free GPUs of each server whose type the job takes; of several types, of the one with most: a gang never mixes them."""
+def _free_of_type(view: ClusterView, job: JobView) -> tuple[str, Sequence[int]]:
+    """The GPU type that the job takes with most free GPUs, and those of each of its servers: a gang never mixes types."""
     by_type: dict[str, list[int]] = {}
     for index, server in enumerate(view.cluster.servers):
         if not job.spec.gpu_types or server.gpu_type in job.spec.gpu_types:
             by_type.setdefault(server.gpu_type, []).append(view.free_gpus(ServerIndex(index)))
-    return max(by_type.values(), key=sum, default=())
+    return max(by_type.items(), key=lambda found: sum(found[1]), default=("", ()))
 
 
 def spared_jobs(policy: Scanner, view: ClusterView, state: SchedulerState, job: JobView) -> tuple[JobId, ...]:

@@ -151,16 +151,23 @@ class Explanation:
     will_preempt: tuple[JobId, ...] = ()
     will_be_preempted_by: JobId | None = None
     preemption_at_s: float | None = None
+    gpu_type: str = ""
+    """The type whose free GPUs are counted, where the cluster has several: the one of those that the job takes with most."""
+    stopping: bool = False
+    """Whether the job is being stopped: the reason is that of the stop."""
 
     @property
     def sentence(self) -> str:
         """The numbers first, then what would change the state."""
+        if self.stopping:
+            return f"Holds {_count(self.gpus_needed, 'GPU')} until its program has stopped. {self.reason.sentence}"
         if self.reason is Reason.STARTED:
             return f"Holds {_count(self.gpus_needed, 'GPU')}. {self.detail or self.reason.sentence}"
         parts = [f"Needs {_count(self.gpus_needed, 'GPU')}"]
         if self.servers_wanted is not None:
             parts[0] += f" on <={_count(self.servers_wanted, 'server')}"
-        parts.append(f"{self.gpus_free} free on {_count(self.servers_with_free_gpus, 'server')}")
+        free = f"{self.gpus_free} {self.gpu_type}".rstrip()
+        parts.append(f"{free} free on {_count(self.servers_with_free_gpus, 'server')}")
         if self.jobs_ahead is not None:
             verb = "precedes" if self.jobs_ahead == 1 else "precede"
             parts.append(f"{_count(self.jobs_ahead, 'job')} {verb} it")

@@ -34,7 +34,12 @@ def configured_shadow(settings: Settings) -> ConfiguredShadow | None:
             raise SettingsError(f"{env_name('shadow_options')} needs {env_name('shadow_policy')}")
         return None
     # What was said of the first policy is no demand on this one: it takes of that what it can.
-    options = _options(settings, settings.shadow_policy, settings.shadow_options, frozenset())
+    factory = BUILT_IN.get(settings.shadow_policy)
+    takes = factory.options if factory is not None else frozenset()
+    taken = {name: value for name, value in settings.policy_options.items() if name in takes}
+    if factory is not None and not factory.preemptive:
+        taken.pop("preemption", None)
+    options = _options(settings, settings.shadow_policy, {**taken, **settings.shadow_options}, frozenset())
     try:
         return ConfiguredShadow(make_policy(settings.shadow_policy, options), options)
     except OptionError as error:

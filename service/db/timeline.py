@@ -145,18 +145,27 @@ def changed(
     """
     if since.event > now.event or since.forecast > now.forecast or now.event - since.event > EVENTS_MAX:
         return None
-    # The event of an end does not name its attempt, but it has the time of the end. All later ends of the job count too.
+    # The event of an end does not name its attempt, and has the time at which the service learned of it: it concerns the attempt
+    # that was open then. All later attempts of the job count too.
     from_s = {row.job_id: row.at_s for row in connection.execute(_CHANGED_JOBS, {"since": since.event})}
     concerned = set(from_s)
     if now.forecast > since.forecast:
         concerned.update(connection.execute(_FORECAST_JOBS, {"since": since.forecast}).scalars())
     found: list[StoredAttempt] = []
     for part in chunks(sorted(concerned)):
-        for each in map(StoredAttempt._make, connection.execute(_OF_JOBS, {"jobs": part})):
-            is_new = each.ended_at_s is None or each.ended_at_s >= from_s.get(each.job_id, math.inf)
-            if is_new and (until_s is None or each.opened_at_s < until_s):
-                found.append(each)
+        stored = map(StoredAttempt._make, connection.execute(_OF_JOBS, {"jobs": part}))
+        for job, attempts in groupby(sorted(stored, key=_job_and_start), key=lambda each: each.job_id):
+            in_order = list(attempts)
+            follows_s = [*(each.opened_at_s for each in in_order[1:]), math.inf]
+            for each, next_s in zip(in_order, follows_s, strict=True):
+                is_new = each.ended_at_s is None or (job in from_s and next_s >= from_s[job])
+                if is_new and (until_s is None or each.opened_at_s < until_s):
+                    found.append(each)
     return sorted(found) if len(found) <= limit else None
+
+
+def _job_and_start(attempt: StoredAttempt) -> tuple[int, float, str]:
+    return attempt.job_id, attempt.opened_at_s, attempt.id
 
 
 def _of(*conditions: ColumnElement[bool]) -> Select[Any]:

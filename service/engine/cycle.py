@@ -158,15 +158,22 @@ class Cycle:
                 job.reason = Reason.NEW
             self.change(ChangeKind.ARRIVED, job)
 
-    def close_attempt(self, job: JobRecord, state: AttemptState, reason: Reason, exit_code: int | None) -> None:
-        """End the open attempt, free its GPUs and account for them. The job's progress must be settled and final."""
+    def close_attempt(
+        self, job: JobRecord, state: AttemptState, reason: Reason, exit_code: int | None, at_s: float
+    ) -> float:
+        """End the open attempt, free its GPUs and account for them until ``at_s``, when it ended; return that time as stored.
+
+        A service that was away learns of an end later; a clock of another machine may be off, so the time lies between the
+        begin and now. The job's progress must be settled and final.
+        """
         attempt = job.attempt
         assert attempt is not None
         self.move_attempt(job, state)
-        attempt.ended_at_s = self.now_s
+        ended_at_s = max(min(at_s, self.now_s), attempt.opened_at_s, attempt.started_at_s or 0.0)
+        attempt.ended_at_s = ended_at_s
         attempt.reason = reason
         attempt.exit_code = exit_code
-        held_s = max(0.0, self.now_s - attempt.opened_at_s)
+        held_s = ended_at_s - attempt.opened_at_s
         counted_s = max(0.0, job.service_s - attempt.resume_service_s)
         job.held_gpu_s += job.spec.gpus * held_s
         job.wasted_gpu_s += job.spec.gpus * max(0.0, held_s - counted_s)
@@ -175,10 +182,22 @@ class Cycle:
         self.world.give(job.id, attempt.placement, attempt.gpu_ids)
         job.attempt = None
         self.change(ChangeKind.VACATED, job, attempt.placement)
+        return ended_at_s
 
-    def finish(self, job: JobRecord, target: JobState, cause: Cause, reason: Reason, detail: str = "") -> None:
-        """Move the job to a terminal state, and update the jobs that depend on it, directly and indirectly."""
-        self._end(job, target, cause, reason, detail)
+    def finish(
+        self,
+        job: JobRecord,
+        target: JobState,
+        cause: Cause,
+        reason: Reason,
+        detail: str = "",
+        at_s: float | None = None,
+    ) -> None:
+        """Move the job to a terminal state, and update the jobs that depend on it, directly and indirectly.
+
+        ``at_s``: when its last attempt ended; by default it ends now.
+        """
+        self._end(job, target, cause, reason, detail, self.now_s if at_s is None else at_s)
         if not self.world.dependents:
             return
         settled = deque([job])
@@ -192,12 +211,14 @@ class Cycle:
                     self._meet(other)
                 else:
                     detail = f"job {ended.id} {ended.state}"
-                    self._end(other, JobState.CANCELLED, Cause.DEPENDENCY_FAILED, Reason.DEPENDENCY_FAILED, detail)
+                    self._end(
+                        other, JobState.CANCELLED, Cause.DEPENDENCY_FAILED, Reason.DEPENDENCY_FAILED, detail, self.now_s
+                    )
                     settled.append(other)
 
-    def _end(self, job: JobRecord, target: JobState, cause: Cause, reason: Reason, detail: str) -> None:
+    def _end(self, job: JobRecord, target: JobState, cause: Cause, reason: Reason, detail: str, at_s: float) -> None:
         self.move(job, target, cause, reason, detail)
-        job.finished_at_s = self.now_s
+        job.finished_at_s = at_s
         job.reservation = None
         self.world.admission.forget(job.id)
         self.change(ChangeKind.FINISHED, job)

@@ -233,6 +233,7 @@ class Engine(Generic[State]):
                 explanation.servers_with_free_gpus,
                 waiting_for=waiting_for,
                 detail=detail,
+                gpu_type=explanation.gpu_type,
                 numbers=numbers if promised_s is None else {**numbers, PROMISED_END: promised_s},
             )
         return explanation

@@ -280,8 +280,8 @@ def _exited_zero(cycle: Cycle, job: JobRecord, report: Report) -> None:
     job.exit_code = 0
     if job.first_started_at_s is None:
         job.first_started_at_s = report.at_s
-    cycle.close_attempt(job, AttemptState.COMPLETED, Reason.COMPLETED, 0)
-    cycle.finish(job, JobState.SUCCEEDED, cause, Reason.COMPLETED)
+    ended_at_s = cycle.close_attempt(job, AttemptState.COMPLETED, Reason.COMPLETED, 0, report.at_s)
+    cycle.finish(job, JobState.SUCCEEDED, cause, Reason.COMPLETED, at_s=ended_at_s)
 
 
 def _ended_otherwise(cycle: Cycle, job: JobRecord, report: Report) -> None:
@@ -294,15 +294,15 @@ def _ended_otherwise(cycle: Cycle, job: JobRecord, report: Report) -> None:
         _end_cancelled(cycle, job, report)
     elif job.state is JobState.PREEMPTING and (yielded or report.stop_signalled):
         stopped_for = job.stop_cause or Reason.PREEMPTED
-        cycle.close_attempt(job, AttemptState.PREEMPTED, stopped_for, report.exit_code)
+        cycle.close_attempt(job, AttemptState.PREEMPTED, stopped_for, report.exit_code, report.at_s)
         job.preemptions += 1
         _requeue(cycle, job, Cause.STOPPED, stopped_for, _warning_detail(report))
     elif yielded and job.state is not JobState.PREEMPTING:
-        _end_yielded(cycle, job)
+        _end_yielded(cycle, job, report)
     else:
         with_server = report.kind is ReportKind.LOST and _lost_a_server(cycle, job, report)
         unstarted = with_server and _did_not_start(cycle, job)
-        cycle.close_attempt(job, lost_attempt, reason, report.exit_code)
+        ended_at_s = cycle.close_attempt(job, lost_attempt, reason, report.exit_code, report.at_s)
         if unstarted:
             # What holds it up may last. Without a pause it would hold its GPUs nearly all of the time, and run on none.
             losses = job.attempts - job.retries - job.preemptions - job.yields
@@ -310,7 +310,7 @@ def _ended_otherwise(cycle: Cycle, job: JobRecord, report: Report) -> None:
         if with_server:
             _requeue(cycle, job, Cause.RETRYABLE_FAILURE, reason, report.detail)
         else:
-            _fail_or_retry(cycle, job, reason, report.detail)
+            _fail_or_retry(cycle, job, reason, report.detail, ended_at_s)
 
 
 def _warning_detail(report: Report) -> str:
@@ -344,22 +344,20 @@ def _did_not_start(cycle: Cycle, job: JobRecord) -> bool:
 def _end_cancelled(cycle: Cycle, job: JobRecord, report: Report) -> None:
     walltime = job.stop_cause is Reason.WALLTIME
     reason = Reason.WALLTIME if walltime else Reason.CANCELLED_BY_USER
-    cycle.close_attempt(job, AttemptState.CANCELLED, reason, report.exit_code)
-    if walltime:
-        cycle.finish(job, JobState.FAILED, Cause.WALLTIME, reason)
-    else:
-        cycle.finish(job, JobState.CANCELLED, Cause.STOPPED, reason)
+    ended_at_s = cycle.close_attempt(job, AttemptState.CANCELLED, reason, report.exit_code, report.at_s)
+    target, cause = (JobState.FAILED, Cause.WALLTIME) if walltime else (JobState.CANCELLED, Cause.STOPPED)
+    cycle.finish(job, target, cause, reason, at_s=ended_at_s)
 
 
-def _end_yielded(cycle: Cycle, job: JobRecord) -> None:
+def _end_yielded(cycle: Cycle, job: JobRecord, report: Report) -> None:
     attempt = job.attempt
     assert attempt is not None
     gained = job.reports_iterations and job.iterations > attempt.resume_iteration
     served_s = job.service_s - attempt.resume_service_s
-    cycle.close_attempt(job, AttemptState.COMPLETED, Reason.YIELDED, EXIT_YIELD)
+    ended_at_s = cycle.close_attempt(job, AttemptState.COMPLETED, Reason.YIELDED, EXIT_YIELD, report.at_s)
     job.yields += 1
     if job.yields > cycle.settings.yields_max:
-        cycle.finish(job, JobState.FAILED, Cause.YIELDED, Reason.YIELDS_EXHAUSTED)
+        cycle.finish(job, JobState.FAILED, Cause.YIELDED, Reason.YIELDS_EXHAUSTED, at_s=ended_at_s)
     else:
         # What yields at once would start dozens of times a minute, and hold its GPUs for nothing.
         pause_s = cycle.settings.retry_backoff_s * min(job.yields, YIELDS_COUNTED_MAX)
@@ -368,13 +366,13 @@ def _end_yielded(cycle: Cycle, job: JobRecord) -> None:
         _requeue(cycle, job, Cause.YIELDED, Reason.YIELDED)
 
 
-def _fail_or_retry(cycle: Cycle, job: JobRecord, reason: Reason, detail: str) -> None:
+def _fail_or_retry(cycle: Cycle, job: JobRecord, reason: Reason, detail: str, ended_at_s: float) -> None:
     job.retries += 1
     if not reason.retryable:
-        cycle.finish(job, JobState.FAILED, Cause.FATAL_FAILURE, reason, detail)
+        cycle.finish(job, JobState.FAILED, Cause.FATAL_FAILURE, reason, detail, ended_at_s)
     elif job.retries > job.spec.max_retries:
         final = reason if job.spec.max_retries == 0 else Reason.RETRIES_EXHAUSTED
-        cycle.finish(job, JobState.FAILED, Cause.FATAL_FAILURE, final, detail or str(reason))
+        cycle.finish(job, JobState.FAILED, Cause.FATAL_FAILURE, final, detail or str(reason), ended_at_s)
     else:
         _pause(cycle, job, cycle.settings.retry_backoff_s * job.retries)
         _requeue(cycle, job, Cause.RETRYABLE_FAILURE, reason, detail)

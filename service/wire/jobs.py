@@ -259,8 +259,11 @@ class ExplanationDocument(TypedDict):
     reason: Reason
     sentence: str
     gpus_needed: int
-    gpus_free: int | None
-    servers_with_free_gpus: int | None
+    gpus_free: Annotated[
+        int | None,
+        Field(description="Of the GPU type that the job takes with most free GPUs: a gang never mixes types."),
+    ]
+    servers_with_free_gpus: Annotated[int | None, Field(description="Servers on which these are.")]
     servers_wanted: int | None
     jobs_ahead: int | None
     rank: float | None

@@ -316,6 +316,13 @@ class Story:
         self.engine.reconcile()
         return self
 
+    def away_until(self, at_s: float) -> Self:
+        """The service is away up to ``at_s``, and then starts again. What runs goes on meanwhile."""
+        while (instant_s := self.clock.next_at_s) is not None and instant_s <= at_s:
+            self.clock.advance(instant_s)
+        self.clock.advance(at_s)
+        return self.restart()
+
     def until(self, at_s: float) -> Self:
         """Let time pass up to and including ``at_s``, one pass at every instant at which something happens."""
         self.log.seen = len(self.log.events)

@@ -45,7 +45,7 @@ def test_free_gpus_of_different_types_do_not_add_up() -> None:
         "any", Reason.RESOURCES
     )
     told = story.engine.explain(story.ids["any"])
-    assert (told.gpus_needed, told.gpus_free, told.servers_with_free_gpus) == (6, 4, 1)
+    assert (told.gpus_needed, told.gpus_free, told.servers_with_free_gpus, told.gpu_type) == (6, 4, 1, "V100")
 
 
 def test_a_type_that_is_not_named_is_not_taken() -> None:

@@ -262,3 +262,26 @@ def test_overdue_gangs_do_not_end_each_others_turns_at_one_instant() -> None:
     story = cluster("1x4", policy("srsf", **options)).job("a", gpus=4, runs_s=10).job("b", gpus=3, runs_s=5)
     story.to_the_end()
     assert story.record("a").attempts + story.record("b").attempts < 20
+
+
+@pytest.mark.parametrize(
+    ("why", "state", "reason"),
+    [
+        ("hold", JobState.PREEMPTING, Reason.HELD),
+        ("cancel", JobState.CANCELLING, Reason.CANCELLED_BY_USER),
+        ("short", JobState.PREEMPTING, Reason.PREEMPTED),
+    ],
+)
+def test_while_a_job_is_being_stopped_it_is_explained_by_why(why: str, state: JobState, reason: Reason) -> None:
+    story = cluster("1x2 1x2:A100", policy("srsf"), costs=ExecutorCosts(restart_s=0.0, stop_latency_s=20.0))
+    story.job("a", gpus=2, runs_s=1000, gpu_type="V100").until(100)
+    if why == "hold":
+        story.hold("a", preempt=True)
+    elif why == "cancel":
+        story.cancel("a")
+    else:
+        story.job("short", gpus=2, runs_s=10, gpu_type="V100")
+    story.until(100)
+    told = story.engine.explain(story.ids["a"])
+    assert (story.state("a"), told.reason, story.record("a").reason) == (state, reason, reason)
+    assert told.sentence == f"Holds 2 GPUs until its program has stopped. {reason.sentence}"

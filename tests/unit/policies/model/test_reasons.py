@@ -17,7 +17,9 @@ from policies.model.reasons import SENTENCES, Explanation, Reason
             Explanation(Reason.PRIORITY, 4, 0, 0, servers_wanted=1, jobs_ahead=0),
             "Needs 4 GPUs on <=1 server; 0 free on 0 servers; 0 jobs precede it. ",
         ),
+        (Explanation(Reason.RESOURCES, 4, 3, 1, gpu_type="A100"), "Needs 4 GPUs; 3 A100 free on 1 server. "),
         (Explanation(Reason.STARTED, 2, 0, 0), "Holds 2 GPUs. "),
+        (Explanation(Reason.HELD, 2, 0, 0, stopping=True), "Holds 2 GPUs until its program has stopped. "),
     ],
 )
 def test_a_sentence_begins_with_the_numbers(explanation: Explanation, head: str) -> None:

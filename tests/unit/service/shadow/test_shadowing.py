@@ -170,6 +170,21 @@ def test_the_shadow_uses_settings_of_the_first_policy_for_options_that_it_has(tm
     assert found.options == {}
 
 
+def test_the_shadow_takes_the_options_of_the_first_policy_that_it_has_unless_it_is_given_others(tmp_path: Path) -> None:
+    given = {"policy_options": "fair_share=true,eta=0.5,tau=2,queue=strict,preemption=always"}
+    found = configured_shadow(settings(tmp_path, shadow_policy="fifo", **given))
+    assert found is not None
+    assert found.options == {"fair_share": "true", "tau": "2"}
+    found = configured_shadow(settings(tmp_path, shadow_policy="srsf", shadow_options="tau=3", **given))
+    assert found is not None
+    shown = {name: found.options[name] for name in ("fair_share", "eta", "tau", "preemption")}
+    assert shown == {"fair_share": "true", "eta": "0.5", "tau": "3", "preemption": "always"}
+    assert "queue" not in found.options
+    found = configured_shadow(settings(tmp_path, shadow_policy="asrpt", policy="asrpt", **given))
+    assert found is not None
+    assert found.options["queue"] == "strict"
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
