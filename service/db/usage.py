@@ -43,8 +43,9 @@ def add_usage(connection: Connection, writes: Sequence[JobWrite], at_s: float) -
     sums = usage_of(held for write in writes for held in _ended(write))
     for write in writes:
         if write.label is not None:
-            spec = write.job.spec
-            sums.setdefault(UsageKey(day_of(at_s), spec.user, spec.project), Usage()).jobs += 1
+            spec, ended_at_s = write.job.spec, write.job.finished_at_s
+            day = day_of(at_s if ended_at_s is None else ended_at_s)
+            sums.setdefault(UsageKey(day, spec.user, spec.project), Usage()).jobs += 1
     if sums:
         upsert(connection, USAGE, [key._asdict() | asdict(more) for key, more in sums.items()], summed=_SUMS)
 

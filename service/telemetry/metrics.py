@@ -137,7 +137,9 @@ class MetricsSink:
         metrics.job_ends.labels(event.target.value).inc()
         metrics.wasted.inc(max(0.0, job.wasted_gpu_s))
         if event.target is JobState.SUCCEEDED:
-            jct_s = max(0.0, event.at_s - job.submitted_at_s)
+            # The event has the time at which the service learned of the end.
+            ended_at_s = event.at_s if job.finished_at_s is None else job.finished_at_s
+            jct_s = max(0.0, ended_at_s - job.submitted_at_s)
             metrics.completion_time.observe(jct_s)
             metrics.slowdown.observe(jct_s / max(job.service_s, SLOWDOWN_S_MIN))
 

@@ -67,6 +67,8 @@ def live(driver: Driver, job: JobRecord, chance: random.Random) -> None:
         write = ended(job) if last else touched(job)
         write.attempts.append(attempt)
         job.state, job.finished_at_s = (JobState.SUCCEEDED, at_s) if last else (JobState.QUEUED, None)
+        # The service may learn of the end later.
+        at_s += chance.choice((0.0, 0.0, 100_000.0))
         driver.commit(write, at_s=at_s)
         if last:
             return

@@ -73,6 +73,12 @@ def test_ends_delays_and_slowdowns_computed_by_hand() -> None:
     assert story.value("executor_commands_total", command="launch", outcome="started") == 2
 
 
+def test_a_job_that_ended_while_the_service_was_away_was_complete_then() -> None:
+    story = Measured("1x4").job("a", gpus=4, runs_s=100).until(10).away_until(4000).until(4000)
+    assert story.value("job_completion_time_seconds_sum") == 100
+    assert story.value("job_slowdown_ratio_sum") == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("reason", [Reason.LAUNCH_FAILED, Reason.COMMAND_NOT_FOUND, Reason.RETRIES_EXHAUSTED])
 def test_a_launch_has_failed_whatever_the_reason(reason: Reason) -> None:
     metrics = Metrics()
