@@ -36,6 +36,7 @@ from service.domain.type_faults import in_our_words, with_value
 Source = Literal["default", "env", "file", "flag"]
 
 
+_LISTED = "; remove it, then `sooner config show` lists those that are"
 _URLS = frozenset({"database_url", "otlp_endpoint", "advertise_url"})
 
 _PASSWORD_PARAMETER = re.compile(r"(?<=[?&])((?:ssl)?password=)[^&]*")
@@ -167,7 +168,8 @@ def _from_environment() -> dict[str, str]:
         if variable in known and value:
             found[known[variable]] = value
         elif variable.startswith(ENV_PREFIX) and variable not in known and variable not in OTHER_VARIABLES:
-            raise SettingsError(f"{variable} is not a setting{did_you_mean(variable, {*known, *OTHER_VARIABLES})}")
+            nearest = did_you_mean(variable, {*known, *OTHER_VARIABLES}, ENV_PREFIX)
+            raise SettingsError(f"{variable} is not a setting{nearest or _LISTED}")
     return found
 
 
@@ -188,7 +190,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     for name in content:
         if name not in Settings.model_fields:
             nearest = did_you_mean(name, Settings.model_fields)
-            raise SettingsError(f"{path}: {name!r} is not a setting{nearest or '; `sooner config show` lists them'}")
+            raise SettingsError(f"{path}: {name!r} is not a setting{nearest or _LISTED}")
     return content
 
 

@@ -260,6 +260,12 @@ def test_an_unknown_variable_is_refused_with_the_nearest_name(monkeypatch: pytes
         load_settings()
 
 
+def test_the_common_prefix_makes_no_variable_more_like_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOONER_NOSUCH", "1")
+    with pytest.raises(SettingsError, match=r"^SOONER_NOSUCH is not a setting; remove it, then `sooner config show` lists those that are$"):
+        load_settings()
+
+
 def test_an_unknown_name_in_the_file_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
     file = tmp_path / "sooner.yaml"
     file.write_text("polcy: fifo\n")
