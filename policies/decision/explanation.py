@@ -18,6 +18,9 @@ from policies.model.view import ClusterView, JobView
 from policies.options import Preemption
 from policies.state.scheduler_state import SchedulerState
 
+NAMED_MAX = 5
+"""Jobs that a sentence lists before it counts the others."""
+
 
 def explanation(
     policy: Scanner, view: ClusterView, state: SchedulerState, job: JobView, reason: Reason, rank: float
@@ -122,8 +125,12 @@ def _set_aside(holders: Sequence[JobId]) -> str:
 
 
 def _named(jobs: Sequence[JobId]) -> str:
-    """``job 1``, ``jobs 1, 2 and 3``."""
-    return f"job {jobs[0]}" if len(jobs) == 1 else f"jobs {', '.join(map(str, jobs[:-1]))} and {jobs[-1]}"
+    """``job 1``, ``jobs 1, 2 and 3``, ``jobs 1, 2, 3, 4, 5 and 40 more``."""
+    if len(jobs) == 1:
+        return f"job {jobs[0]}"
+    listed = jobs[:-1] if len(jobs) <= NAMED_MAX + 1 else jobs[:NAMED_MAX]
+    last = f"{jobs[-1]}" if len(jobs) <= NAMED_MAX + 1 else f"{len(jobs) - NAMED_MAX} more"
+    return f"jobs {', '.join(map(str, listed))} and {last}"
 
 
 def _detail(

@@ -165,3 +165,16 @@ def test_where_unsaved_jobs_alone_are_waited_for_gpus_are_reserved_where_these_e
     assert story.record("gang").reservation == Placement(
         (ServerShare(ServerIndex(0), 2), ServerShare(ServerIndex(1), 1))
     )
+
+
+@pytest.mark.parametrize(
+    ("others", "named"), [(5, "jobs 1, 2, 3, 4, 5 and 6 have ended"), (6, "jobs 1, 2, 3, 4, 5 and 2 more have ended")]
+)
+def test_the_explanation_names_a_few_of_the_jobs_that_are_waited_for(others: int, named: str) -> None:
+    story = cluster("1x8", policy("sjf", **OPTIONS))
+    for number in range(others + 1):
+        story.job(f"job {number}", runs_s=5000)
+    story.job("gang", gpus=8, runs_s=6000, at_s=1).until(1001)
+    told = story.engine.explain(story.ids["gang"])
+    assert told.sentence.endswith(f"GPUs are set aside for it; it starts when {named}.")
+    assert told.waiting_for == tuple(range(1, others + 2))
