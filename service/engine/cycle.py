@@ -60,6 +60,8 @@ class Cycle:
     world: World
     settings: EngineSettings
     timer: Callable[[float, JobId], None]
+    loaded_at_s: float = 0.0
+    """When the engine loaded the world: it did not see what happened before."""
     changes: list[Change] = field(default_factory=list)
     writes: dict[JobId, JobWrite] = field(default_factory=dict)
     servers: dict[ServerIndex, ServerRecord] = field(default_factory=dict)
@@ -161,15 +163,15 @@ class Cycle:
     def close_attempt(
         self, job: JobRecord, state: AttemptState, reason: Reason, exit_code: int | None, at_s: float
     ) -> float:
-        """End the open attempt, free its GPUs and account for them until ``at_s``, when it ended; return that time as stored.
+        """End the open attempt, free its GPUs and account for them; return when it ended.
 
-        A service that was away learns of an end later; a clock of another machine may be off, so the time lies between the
-        begin and now. The job's progress must be settled and final.
+        ``at_s``: the end as reported. It counts if the engine was away then. An end that it saw was now: the clock of the
+        attempt's machine may be wrong. The job's progress must be settled and final.
         """
         attempt = job.attempt
         assert attempt is not None
         self.move_attempt(job, state)
-        ended_at_s = max(min(at_s, self.now_s), attempt.opened_at_s, attempt.started_at_s or 0.0)
+        ended_at_s = max(at_s if at_s < self.loaded_at_s else self.now_s, attempt.started_at_s or attempt.opened_at_s)
         attempt.ended_at_s = ended_at_s
         attempt.reason = reason
         attempt.exit_code = exit_code

@@ -142,7 +142,7 @@ class Engine(Generic[State]):
         reached(CrashPoint.LOADED)
         self._world = world_of(stored, self._cluster, self._costs)
         self._now_s = self._world.now_s = max(self._now_s, stored.at_s, self._ports.clock.now_s())
-        self._dumped_at_s = self._now_s
+        self._loaded_at_s = self._dumped_at_s = self._now_s
         self._undumped = policy_state is not None
         self._number = stored.cycle
         self._timers = []
@@ -176,7 +176,7 @@ class Engine(Generic[State]):
     def _run_cycle(self) -> CycleOutcome:
         # Time never runs backwards, even if the clock does: policies accumulate over it.
         now_s = self._now_s = self._world.now_s = max(self._now_s, self._ports.clock.now_s())
-        cycle = Cycle(self._number + 1, now_s, self._world, self.settings, self._set_timer)
+        cycle = Cycle(self._number + 1, now_s, self._world, self.settings, self._set_timer, self._loaded_at_s)
         cycle.changes = self._feedback
         self._feedback = []
         self._drain(cycle)

@@ -28,9 +28,26 @@ def test_a_crash_meanwhile_is_retried_and_charged_until_then() -> None:
     assert told.record("a").finished_at_s is None
 
 
-@pytest.mark.parametrize("said_s", [-1e9, 1e9])
-def test_the_clock_of_another_machine_may_be_off(said_s: float) -> None:
-    told = story().job("a", runs_s=1000).until(100)
-    told.says(Report(ReportKind.EXITED, said_s, told.attempt("a"), exit_code=0)).until(100)
+@pytest.mark.parametrize("wrong_s", [-1e9, -3600.0, 0.0, 1e9])
+def test_a_wrong_clock_ends_no_attempt_before_its_begin_or_after_now(wrong_s: float) -> None:
+    told = story().job("a", runs_s=1000).until(5).away_until(50).until(100)
+    told.says(Report(ReportKind.EXITED, 100.0 + wrong_s, told.attempt("a"), exit_code=0)).until(100)
     assert told.state("a") is JobState.SUCCEEDED
-    assert told.record("a").finished_at_s == (0.0 if said_s < 0 else 100.0)
+    assert told.record("a").finished_at_s == (0.0 if wrong_s < 0.0 else 100.0)
+
+
+def test_an_attempt_that_began_after_the_service_ends_when_that_sees_it() -> None:
+    """Whatever the clock of its machine says."""
+    told = story().away_until(50).job("a", runs_s=1000, at_s=60).until(100)
+    told.says(Report(ReportKind.EXITED, -3500.0, told.attempt("a"), exit_code=0)).until(100)
+    assert told.record("a").finished_at_s == 100.0
+    assert told.record("a").held_gpu_s == 40.0
+
+
+def test_a_job_that_ended_while_the_database_was_away_has_ended_then() -> None:
+    told = story().job("a", gpus=2, runs_s=100).until(10)
+    told.clock.advance(100.0)
+    told.clock.advance(150.0)
+    told.engine.recover()
+    told.until(150).finishes("a")
+    assert (told.record("a").finished_at_s, told.record("a").held_gpu_s) == (100.0, 200.0)
