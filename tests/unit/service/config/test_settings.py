@@ -262,7 +262,8 @@ def test_an_unknown_variable_is_refused_with_the_nearest_name(monkeypatch: pytes
 
 def test_the_common_prefix_makes_no_variable_more_like_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOONER_NOSUCH", "1")
-    with pytest.raises(SettingsError, match=r"^SOONER_NOSUCH is not a setting; remove it, then `sooner config show` lists those that are$"):
+    listed = "remove it, then `sooner config show` lists those that are"
+    with pytest.raises(SettingsError, match=rf"^SOONER_NOSUCH is not a setting; {listed}$"):
         load_settings()
 
 
