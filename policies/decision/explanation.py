@@ -128,9 +128,9 @@ def _named(jobs: Sequence[JobId]) -> str:
     """``job 1``, ``jobs 1, 2 and 3``, ``jobs 1, 2, 3, 4, 5 and 40 more``."""
     if len(jobs) == 1:
         return f"job {jobs[0]}"
-    listed = jobs[:-1] if len(jobs) <= NAMED_MAX + 1 else jobs[:NAMED_MAX]
-    last = f"{jobs[-1]}" if len(jobs) <= NAMED_MAX + 1 else f"{len(jobs) - NAMED_MAX} more"
-    return f"jobs {', '.join(map(str, listed))} and {last}"
+    few = len(jobs) <= NAMED_MAX + 1
+    listed = jobs[:-1] if few else jobs[:NAMED_MAX]
+    return f"jobs {', '.join(map(str, listed))} and {jobs[-1] if few else f'{len(jobs) - NAMED_MAX} more'}"
 
 
 def _detail(

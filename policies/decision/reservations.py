@@ -11,7 +11,7 @@ from policies.decision.plan import Plan
 from policies.decision.preemption import PreemptionContext
 from policies.decision.queue_heads import QueueHeads
 from policies.model.ids import JobId, ServerIndex
-from policies.model.placement import Placement, type_of
+from policies.model.placement import Placement
 from policies.model.resources import NOTHING, Amounts, amounts_of, demand_of, taken_by
 from policies.model.view import ClusterView, JobView
 from policies.options import Preemption, PreemptUnsaved
@@ -112,9 +112,7 @@ def reserve_for_overdue(policy: Decider, view: ClusterView, state: SchedulerStat
         return
     plan.reserve(job_id, placement)
     if without_preemption:
-        turns = state.guard.turns
-        taken_gpus = turns.taken_gpus(job.spec.gpus, type_of(view.cluster, placement))
-        turns.follow(Turn(job_id, view.now_s, taken_gpus), view.now_s, state.guard.gpus_max)
+        state.guard.turns.follow(Turn(job_id, view.now_s, job.spec.gpus), view.now_s, state.guard.gpus_max)
 
 
 def _stop_the_last(policy: Decider, view: ClusterView, state: SchedulerState, plan: Plan, job_id: JobId) -> None:

@@ -16,7 +16,7 @@ from policies.model.value import value
 class Turn:
     """A guarded gang that runs, and the GPUs that it takes from the other jobs meanwhile (:meth:`GuardTurns.taken_gpus`).
 
-    Without preemption its turn has started when GPUs were reserved for it.
+    Without preemption its turn has started when GPUs were reserved for it, and it takes all of its GPUs.
     """
 
     job: JobId

@@ -34,11 +34,7 @@ def configured_shadow(settings: Settings) -> ConfiguredShadow | None:
             raise SettingsError(f"{env_name('shadow_options')} needs {env_name('shadow_policy')}")
         return None
     # What was said of the first policy is no demand on this one: it takes of that what it can.
-    factory = BUILT_IN.get(settings.shadow_policy)
-    takes = factory.options if factory is not None else frozenset()
-    taken = {name: value for name, value in settings.policy_options.items() if name in takes}
-    if factory is not None and not factory.preemptive:
-        taken.pop("preemption", None)
+    taken = {name: value for name, value in settings.policy_options.items() if _takes(settings.shadow_policy, name)}
     options = _options(settings, settings.shadow_policy, {**taken, **settings.shadow_options}, frozenset())
     try:
         return ConfiguredShadow(make_policy(settings.shadow_policy, options), options)
@@ -49,7 +45,6 @@ def configured_shadow(settings: Settings) -> ConfiguredShadow | None:
 def _options(settings: Settings, policy: str, own: Mapping[str, str], given: Set[str]) -> dict[str, str]:
     """``own`` and the settings that stand for options: those that the policy takes, and those in ``given``."""
     options = dict(own)
-    factory = BUILT_IN.get(policy)
     wished: dict[str, str] = {
         "preemption": settings.preemption,
         "preempt_unsaved": settings.preempt_unsaved,
@@ -57,7 +52,12 @@ def _options(settings: Settings, policy: str, own: Mapping[str, str], given: Set
         "attempt_duration_s_min": str(settings.attempt_duration_s_min),
     }
     for name, value in wished.items():
-        takes = factory is not None and name in factory.options and (name != "preemption" or factory.preemptive)
-        if takes or name in given:
+        if _takes(policy, name) or name in given:
             options.setdefault(name, value)
     return options
+
+
+def _takes(policy: str, option: str) -> bool:
+    """Whether the built-in policy takes the option; ``preemption`` only if it can preempt."""
+    factory = BUILT_IN.get(policy)
+    return factory is not None and option in factory.options and (option != "preemption" or factory.preemptive)

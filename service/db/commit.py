@@ -60,7 +60,7 @@ def apply_batch(connection: Connection, batch: CycleBatch) -> frozenset[JobId]:
     _write_servers(connection, batch)
     _consume(connection, requests, batch.cycle)
     _write_predictions(connection, writes, batch)
-    add_usage(connection, writes, batch.at_s)
+    add_usage(connection, writes)
     _write_labels(connection, [write.label for write in writes if write.label is not None], batch.at_s)
     if batch.changes or batch.actions or batch.refusals or requests or batch.dump is not None:
         _insert(connection, CYCLES, [_cycle_values(batch, dropped)])

@@ -38,14 +38,14 @@ Group = tuple[int | str, ...]
 """The values of the requested groups, in the order of :data:`GROUPS`."""
 
 
-def add_usage(connection: Connection, writes: Sequence[JobWrite], at_s: float) -> None:
+def add_usage(connection: Connection, writes: Sequence[JobWrite]) -> None:
     """Add the attempts and jobs that end with these writes, in the transaction that ends them. Only the leader calls this."""
     sums = usage_of(held for write in writes for held in _ended(write))
     for write in writes:
         if write.label is not None:
             spec, ended_at_s = write.job.spec, write.job.finished_at_s
-            day = day_of(at_s if ended_at_s is None else ended_at_s)
-            sums.setdefault(UsageKey(day, spec.user, spec.project), Usage()).jobs += 1
+            assert ended_at_s is not None
+            sums.setdefault(UsageKey(day_of(ended_at_s), spec.user, spec.project), Usage()).jobs += 1
     if sums:
         upsert(connection, USAGE, [key._asdict() | asdict(more) for key, more in sums.items()], summed=_SUMS)
 

@@ -165,13 +165,13 @@ class Cycle:
     ) -> float:
         """End the open attempt, free its GPUs and account for them; return when it ended.
 
-        ``at_s``: the end as reported. It counts if the engine was away then. An end that it saw was now: the clock of the
-        attempt's machine may be wrong. The job's progress must be settled and final.
+        ``at_s``: the end as reported, not before the attempt was opened. It counts if the engine was away then. An end that it
+        saw was now: the clock of the attempt's machine may be wrong. The job's progress must be settled and final.
         """
         attempt = job.attempt
         assert attempt is not None
         self.move_attempt(job, state)
-        ended_at_s = max(at_s if at_s < self.loaded_at_s else self.now_s, attempt.started_at_s or attempt.opened_at_s)
+        ended_at_s = max(at_s if at_s < self.loaded_at_s else self.now_s, attempt.started_at_s or 0.0)
         attempt.ended_at_s = ended_at_s
         attempt.reason = reason
         attempt.exit_code = exit_code

@@ -138,8 +138,8 @@ class MetricsSink:
         metrics.wasted.inc(max(0.0, job.wasted_gpu_s))
         if event.target is JobState.SUCCEEDED:
             # The event has the time at which the service learned of the end.
-            ended_at_s = event.at_s if job.finished_at_s is None else job.finished_at_s
-            jct_s = max(0.0, ended_at_s - job.submitted_at_s)
+            assert job.finished_at_s is not None
+            jct_s = max(0.0, job.finished_at_s - job.submitted_at_s)
             metrics.completion_time.observe(jct_s)
             metrics.slowdown.observe(jct_s / max(job.service_s, SLOWDOWN_S_MIN))
 

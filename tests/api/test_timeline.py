@@ -225,7 +225,7 @@ class Machine:
 STEP = st.one_of(
     st.tuples(st.just("submit"), st.integers(1, 4), st.integers(1, 15)),
     st.tuples(st.sampled_from(["cancel", "hold", "release", "forecast"]), st.integers(0, 9), st.just(0)),
-    st.tuples(st.just("wait"), st.integers(1, 6), st.just(0)),
+    st.tuples(st.sampled_from(["wait", "away"]), st.integers(1, 6), st.just(0)),
     st.tuples(st.just("ask"), st.just(0), st.just(0)),
 )
 
@@ -243,8 +243,11 @@ def test_increments_of_a_real_history_lose_nothing(client: Client, world: World,
     for what, one, other in [*steps, ("ask", 0, 0)]:
         if what == "submit":
             machine.submit(one, other)
-        elif what == "wait":
+        elif what in ("wait", "away"):
             world.now_s += one
+            if what == "away":
+                # What has ended meanwhile has ended then, and the engine learns of it now.
+                machine.engine.recover()
         elif what == "ask":
             document = ask(client, since=instant(world.now_s - 1), changed_since=mark)
             assert document["increment"]
@@ -290,6 +293,22 @@ def test_an_increment_holds_only_what_changed(client: Client, world: World) -> N
         "3.1": ("running", NOW_S + 2.0),
     }
     assert (document["increment"], document["next"], document["left_out"]) == (True, None, 0)
+
+
+def test_an_increment_leaves_out_what_had_ended_before(client: Client, world: World) -> None:
+    machine = Machine(world)
+    machine.submit(2, 1000)
+    for kind in (None, RequestKind.HOLD, None, RequestKind.RELEASE, None):
+        if kind is not None:
+            machine.request(kind, 1)
+        machine.cycle()
+        world.now_s += 5.0
+    mark = ask(client)["mark"]
+    machine.request(RequestKind.CANCEL, 1)
+    machine.cycle()
+    assert {name: entry["state"] for name, entry in entries(ask(client, changed_since=mark)).items()} == {
+        "1.2": "stopping"
+    }
 
 
 def test_an_increment_is_never_merged_or_cut(client: Client, world: World) -> None:

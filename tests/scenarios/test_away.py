@@ -3,7 +3,11 @@
 import pytest
 
 from policies.lifecycle import JobState
+from policies.model.reasons import Reason
+from service.engine.cycle import EngineSettings
 from service.engine.events import Report, ReportKind
+from service.engine.reports import EXIT_YIELD
+from service.sim.executor import ExecutorCosts
 from tests.scenarios.dsl import Story, cluster, policy
 
 
@@ -26,6 +30,35 @@ def test_a_crash_meanwhile_is_retried_and_charged_until_then() -> None:
     told.away_until(500).until(500).starts("a")
     assert told.record("a").held_gpu_s == 60.0
     assert told.record("a").finished_at_s is None
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "reason", "state"),
+    [
+        (1, Reason.CRASHED, JobState.FAILED),
+        (127, Reason.COMMAND_NOT_FOUND, JobState.FAILED),
+        (EXIT_YIELD, None, JobState.FAILED),
+        (1, None, JobState.CANCELLED),
+    ],
+)
+def test_however_a_job_ends_meanwhile_it_has_ended_then(exit_code: int, reason: Reason | None, state: JobState) -> None:
+    """It fails without a retry left, cannot be retried, yields more often than it may, or has been cancelled."""
+    told = cluster("1x4", policy("fifo_backfill"), settings=EngineSettings(yields_max=0))
+    told.job("a", gpus=4, runs_s=1000, max_retries=0).until(10)
+    if state is JobState.CANCELLED:
+        told.wire.cut = True
+        told.cancel("a").until(10)
+    ended = Report(ReportKind.EXITED, 60.0, told.attempt("a"), exit_code=exit_code, reason=reason)
+    told.says(ended).away_until(500).until(500)
+    assert told.state("a") is state
+    assert (told.record("a").finished_at_s, told.record("a").held_gpu_s) == (60.0, 240.0)
+
+
+def test_an_attempt_does_not_end_before_it_has_started() -> None:
+    told = cluster("1x4", policy("fifo_backfill"), costs=ExecutorCosts(restart_s=0.0, launch_latency_s=20.0))
+    told.job("a", runs_s=1000).until(30)
+    told.says(Report(ReportKind.EXITED, 5.0, told.attempt("a"), exit_code=0)).away_until(500).until(500)
+    assert told.record("a").finished_at_s == 20.0
 
 
 @pytest.mark.parametrize("wrong_s", [-1e9, -3600.0, 0.0, 1e9])

@@ -74,10 +74,10 @@ def test_gpus_are_reserved_where_the_traffic_of_the_gang_stays_local() -> None:
     assert story.record("gang").reservation == Placement((ServerShare(ServerIndex(0), 4, (4,)),))
 
 
-def drained(name: str = "sjf", **holder: object) -> Story:
+def drained(name: str = "sjf", predicted: str | None = "truth") -> Story:
     """Of four GPUs one is held until 3,000 s; jobs of 300 s keep coming for the others, and a gang of four waits."""
     story = cluster("1x4", policy(name, **OPTIONS))
-    story.job("holder", runs_s=3000, **holder).job("gang", gpus=4, runs_s=3500, at_s=1)  # type: ignore[arg-type]
+    story.job("holder", runs_s=3000, predicted=predicted).job("gang", gpus=4, runs_s=3500, at_s=1)
     for number in range(60):
         story.job(f"short {number}", runs_s=300, at_s=100.0 * number)
     return story

@@ -98,6 +98,7 @@ def test_a_job_that_finishes_before_it_is_stopped_is_not_preempted() -> None:
     for job in (first, second):
         told = JobEvent(job.id, 10.0, JobState.RUNNING, JobState.PREEMPTING, Cause.PREEMPT_DECIDED, Reason.PREEMPTED, 7)
         sink.transition(told, job)
+    first.finished_at_s = 12.0
     ends = (
         (first, JobState.SUCCEEDED, Cause.FINISHED_FIRST, Reason.COMPLETED),
         (second, JobState.QUEUED, Cause.STOPPED, Reason.PREEMPTED),
@@ -112,6 +113,7 @@ def test_a_job_that_starts_to_run_and_ends_in_one_cycle_has_one_end() -> None:
     metrics = Metrics()
     sink = MetricsSink(NullSink(), metrics)
     job = JobRecord(JobId(1), JobSpec("a", "u", 1), 0.0, state=JobState.SUCCEEDED, attempts=1, wasted_gpu_s=5.0)
+    job.finished_at_s = 12.0
     began = JobEvent(job.id, 10.0, JobState.STARTING, JobState.RUNNING, Cause.STARTED, Reason.STARTED, 7)
     sink.transition(began, job)
     ended = JobEvent(job.id, 12.0, JobState.RUNNING, JobState.SUCCEEDED, Cause.EXITED_ZERO, Reason.COMPLETED, 7)
